@@ -40,8 +40,7 @@ from benchmarks.sessions import (
     server,
     write_round,
 )
-from compactor import ContextCompactor, SummaryRequest
-from compactor.events import Published
+from compactor import ContextCompactor, Published, SummaryRequest
 from memory import Event, Memory, StoreError, open_store
 from memory.log import session_log as log
 

@@ -25,8 +25,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.long_session import text
-from compactor import CompactorConfig, ContextCompactor, Limits, Skip, SummaryRequest
-from compactor.events import Evaluated, Published, Skipped, Started
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    Evaluated,
+    Limits,
+    Published,
+    Skip,
+    Skipped,
+    Started,
+    SummaryRequest,
+)
 from memory import Event, Memory
 
 ROLES = ("Planner", "CodeInterpreter")

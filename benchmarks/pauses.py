@@ -18,7 +18,10 @@ from typing import Any, NamedTuple
 from compactor import (
     CompactorConfig,
     ContextCompactor,
+    Deferred,
+    Prepared,
     Prices,
+    Published,
     Summary,
     SummaryRequest,
     compose,
@@ -26,7 +29,6 @@ from compactor import (
     count_tokens,
 )
 from compactor.cost.publication import CACHE_SECONDS
-from compactor.events import Deferred, Prepared, Published
 from compactor.testing import FakeClock
 from compactor.tokens import count_message
 from memory import Event, Memory

@@ -30,8 +30,15 @@ from benchmarks.imperfect_model import KEEPS, ImperfectModel
 from benchmarks.plain_summaries import Method, first_user_messages, last_tokens, ours, successive
 from benchmarks.planting import ALWAYS, NEVER, USER_FACTS, Wording, fact
 from benchmarks.surface_retention import Fact, precision, share_kept
-from compactor import CompactorConfig, ContextCompactor, Strategy, compact_notes, compact_rounds, count_tokens
-from compactor.events import Published
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    Published,
+    Strategy,
+    compact_notes,
+    compact_rounds,
+    count_tokens,
+)
 from memory import Memory, Round
 
 __all__ = [

@@ -40,8 +40,7 @@ from benchmarks.sessions import (
     server,
     write_round,
 )
-from compactor import ContextCompactor
-from compactor.events import Published
+from compactor import ContextCompactor, Published
 from memory import Conflict, Event, Memory, Round, open_store
 
 #: In seconds; only something that is broken ever takes so long.

@@ -12,8 +12,7 @@ from statistics import fmean
 
 from benchmarks.comparison.adapter import Adapter, Message, Setting
 from benchmarks.comparison.documented import Section, run
-from compactor import State, compose, count_tokens
-from compactor.events import CostEvaluated, Failed, Prepared, Published
+from compactor import CostEvaluated, Failed, Prepared, Published, State, compose, count_tokens
 from compactor.testing import FakeClock
 from memory import Event
 

@@ -8,8 +8,7 @@ from typing import Any
 from executors import ManualExecutor
 from scene import CONFIG, ROLE, add_round, of_kind
 
-from compactor import CompactorConfig, ContextCompactor, Prices
-from compactor.events import Deferred
+from compactor import CompactorConfig, ContextCompactor, Deferred, Prices
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Entry, InMemoryStore, Memory, Store, StoreFull
 

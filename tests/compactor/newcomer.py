@@ -11,8 +11,7 @@ from typing import Any
 from chats import answer, user
 from executors import ManualExecutor
 
-from compactor import ContextCompactor, OpenAISummarizer, Prompt, compose, count_tokens
-from compactor.events import Published
+from compactor import ContextCompactor, OpenAISummarizer, Prompt, Published, compose, count_tokens
 from compactor.testing import FakeClock
 from compactor.tokens import count_prompt
 from memory import Memory

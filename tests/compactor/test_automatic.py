@@ -14,8 +14,14 @@ from scene import of_kind
 from compactor import (
     CompactorConfig,
     ContextCompactor,
+    CostEvaluated,
+    Deferred,
+    Discarded,
     ExtractiveSummarizer,
+    Failed,
     OpenAISummarizer,
+    Reduced,
+    Rejected,
     SummaryRequest,
     after_rounds,
     compact_rounds,
@@ -23,7 +29,6 @@ from compactor import (
     count_tokens,
 )
 from compactor.cost import Prices
-from compactor.events import CostEvaluated, Deferred, Discarded, Failed, Reduced, Rejected
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_prompt
 from memory import InMemoryStore, Memory

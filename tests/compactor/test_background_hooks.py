@@ -26,8 +26,22 @@ from scene import (
     text_of,
 )
 
-from compactor import CompactorConfig, ContextCompactor, Event, Skip, State, Summary, SummaryRequest
-from compactor.events import Evaluated, Failed, ModelUnknown, Prepared, Published, Skipped, Started
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    Evaluated,
+    Event,
+    Failed,
+    ModelUnknown,
+    Prepared,
+    Published,
+    Skip,
+    Skipped,
+    Started,
+    State,
+    Summary,
+    SummaryRequest,
+)
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, HookFailed, Memory
 

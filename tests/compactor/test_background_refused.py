@@ -22,8 +22,17 @@ from scene import (
     text_of,
 )
 
-from compactor import CompactorConfig, ContextCompactor, Skip, State, Summary, SummaryRequest
-from compactor.events import Discarded, Failed, Reverted
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    Discarded,
+    Failed,
+    Reverted,
+    Skip,
+    State,
+    Summary,
+    SummaryRequest,
+)
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage
 

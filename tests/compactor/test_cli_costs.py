@@ -12,8 +12,7 @@ from command_line import refusal, run
 from logged import entry, record
 from stored_sessions import session, summarise, url_of
 
-from compactor import CompactorConfig, ContextCompactor, Summary, SummaryRequest
-from compactor.events import Failed, Prepared, Rejected
+from compactor import CompactorConfig, ContextCompactor, Failed, Prepared, Rejected, Summary, SummaryRequest
 from compactor.journal import JournalWriter
 from compactor.testing import summarize_by_terms
 from memory import Entry, Reduction, open_store

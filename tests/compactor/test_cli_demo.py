@@ -26,6 +26,7 @@ from compactor import (
     Event,
     ExtractiveSummarizer,
     Prices,
+    Published,
     State,
     Summary,
     SummaryRequest,
@@ -37,7 +38,6 @@ from compactor.cli.plot import draw_plot
 from compactor.cli.savings import StatsCollector
 from compactor.cli.scenario import BUDGET, SALES_FORECAST, Demo, load_script
 from compactor.cli.sides import Agent, Bill
-from compactor.events import Published
 from compactor.prompt.accounting import Ledger
 from compactor.summarizers.statements import Section
 from compactor.tokens import PROMPT_TOKENS

@@ -11,8 +11,7 @@ from command_line import Done, refusal, run
 from executors import ManualExecutor
 from stored_sessions import SECRET, session, summarise, url_of
 
-from compactor import CompactorConfig, Sessions
-from compactor.events import Discarded, Failed, FailureKind, StrategyFailed
+from compactor import CompactorConfig, Discarded, Failed, FailureKind, Sessions, StrategyFailed
 from compactor.journal import JournalWriter
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Entry, Memory, Reduction, open_store

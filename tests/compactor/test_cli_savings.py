@@ -15,14 +15,25 @@ from compactor import (
     CompactedMessage,
     CompactorConfig,
     ContextCompactor,
+    Discarded,
+    Evaluated,
+    Exhausted,
+    Failed,
     Prompt,
+    Published,
+    Reduced,
     Reduction,
     Report,
+    Reverted,
+    Started,
+    Stopped,
+    StrategyFailed,
     View,
     compact_rounds,
     compose,
     count_tokens,
 )
+from compactor import ShortenedPart as Shortened
 from compactor.cli.savings import (
     LEVELS,
     NO_SAVING,
@@ -38,19 +49,6 @@ from compactor.cli.savings import (
     make_level_table,
     make_strategy_table,
 )
-from compactor.events import (
-    Discarded,
-    Evaluated,
-    Exhausted,
-    Failed,
-    Published,
-    Reduced,
-    Reverted,
-    Started,
-    Stopped,
-    StrategyFailed,
-)
-from compactor.prompt.shorten import ShortenedPart as Shortened
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_prompt
 from memory import Memory

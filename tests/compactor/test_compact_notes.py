@@ -17,7 +17,12 @@ from compactor import (
     CompactorConfig,
     ContextCompactor,
     ExtractiveSummarizer,
+    Failed,
     LimitReached,
+    Prepared,
+    Published,
+    Rejected,
+    Started,
     Summary,
     SummaryRequest,
     View,
@@ -27,7 +32,6 @@ from compactor import (
     count_tokens,
 )
 from compactor.cost.rewriting import MAX_PASSES
-from compactor.events import Failed, Prepared, Published, Rejected, Started
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_prompt
 from compactor.transcript import quote

@@ -10,8 +10,7 @@ import pytest
 from scene import CONFIG, ROLE, SOON, Heard, end_of, in_thread, joined, memory_of, of_kind, on_command, prices
 from threads import wait_until
 
-from compactor import CompactionFailed, CompactorConfig, ContextCompactor, Skip, State, SummaryRejected
-from compactor.events import Discarded
+from compactor import CompactionFailed, CompactorConfig, ContextCompactor, Discarded, Skip, State, SummaryRejected
 from compactor.testing import FakeClock, ScriptedSummarizer
 
 pytestmark = pytest.mark.timeout(30)

@@ -19,6 +19,10 @@ from compactor import (
     CompactorConfig,
     ConfigError,
     ContextCompactor,
+    Discarded,
+    Failed,
+    Published,
+    Started,
     Summary,
     SummaryRequest,
     compact_rounds,
@@ -26,7 +30,6 @@ from compactor import (
     compose,
     count_tokens,
 )
-from compactor.events import Discarded, Failed, Published, Started
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.tokens import count_prompt
 from compactor.transcript import StepLimit, StepsTooSmall, quote, split_into_steps

@@ -18,8 +18,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from scene import ROLE, ManualExecutor, PanicException
 
-from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, Event, State, SummaryRequest
-from compactor.events import Failed, Published, Reverted
+from compactor import (
+    CompactionTimeout,
+    CompactorConfig,
+    ContextCompactor,
+    Event,
+    Failed,
+    Published,
+    Reverted,
+    State,
+    SummaryRequest,
+)
 from compactor.testing import FakeClock
 from memory import CompactedMessage, Memory
 

@@ -17,9 +17,8 @@ from chats import (
     words,
 )
 
-from compactor import CompactorConfig, ContextCompactor, Plan, compose, count_tokens
+from compactor import CompactorConfig, ContextCompactor, Plan, PlanFailed, compose, count_tokens
 from compactor.compose import PLAN_FRAME
-from compactor.events import PlanFailed
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_message
 from memory import Memory

@@ -31,13 +31,13 @@ from views import spans, view_of
 from compactor import (
     ContextCompactor,
     ExtractiveSummarizer,
+    Reduced,
     SummaryRequest,
     compact_rounds,
     compose,
     compress_tool_runs,
     over_messages,
 )
-from compactor.events import Reduced
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, Memory, Reduction
 

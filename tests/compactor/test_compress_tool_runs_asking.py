@@ -14,6 +14,7 @@ from views import Ledger, view_of
 
 from compactor import (
     ContextCompactor,
+    Reduced,
     Summary,
     SummaryRejected,
     SummaryRequest,
@@ -24,7 +25,6 @@ from compactor import (
     offload_large,
     over_messages,
 )
-from compactor.events import Reduced
 from compactor.presets import PLAN_NOTEBOOK_TOOLS, auto_context
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_message

@@ -17,15 +17,16 @@ from scene import of_kind
 from compactor import (
     CompactorConfig,
     ContextCompactor,
+    Continued,
     OpenAISummarizer,
+    Prepared,
+    Rejected,
     SummarizerError,
     SummaryRejected,
     SummaryRequest,
     compose,
 )
-from compactor.events import Prepared, Rejected
 from compactor.summarize import with_feedback
-from compactor.summarizers import Continued
 from memory import Memory, Round
 
 pytestmark = pytest.mark.usefixtures("quick_clients")

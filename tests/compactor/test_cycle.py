@@ -15,8 +15,19 @@ from compactor import (
     CompactionFailed,
     CompactorConfig,
     ContextCompactor,
+    Discarded,
+    Evaluated,
     Event,
+    Exhausted,
+    PlanFailed,
+    Prepared,
+    Published,
+    Reduced,
+    Rejected,
     Skip,
+    Skipped,
+    Started,
+    StrategyFailed,
     Summary,
     SummaryRejected,
     SummaryRequest,
@@ -29,19 +40,6 @@ from compactor import (
 )
 from compactor.acceptance.checks import Source
 from compactor.cycle import Cycle, StrategyPass
-from compactor.events import (
-    Discarded,
-    Evaluated,
-    Exhausted,
-    PlanFailed,
-    Prepared,
-    Published,
-    Reduced,
-    Rejected,
-    Skipped,
-    Started,
-    StrategyFailed,
-)
 from compactor.journal import JournalWriter
 from compactor.summarize import Run
 from compactor.testing import ScriptedSummarizer

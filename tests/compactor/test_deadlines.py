@@ -28,13 +28,15 @@ from compactor import (
     CompactionTimeout,
     CompactorConfig,
     ContextCompactor,
+    Discarded,
     Event,
+    Failed,
+    Published,
     State,
     SummaryRequest,
     View,
     compact_rounds,
 )
-from compactor.events import Discarded, Failed, Published
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, Overlay, StaleCompaction
 

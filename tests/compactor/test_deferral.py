@@ -14,7 +14,11 @@ from scene import CONFIG, ROLE, Heard, add_round, in_thread, of_kind, prices
 from compactor import (
     CompactorConfig,
     ContextCompactor,
+    Deferred,
+    Discarded,
     ExtractiveSummarizer,
+    Published,
+    Reduced,
     Skip,
     State,
     after_rounds,
@@ -24,7 +28,6 @@ from compactor import (
     offload_large,
     over_tokens,
 )
-from compactor.events import Deferred, Discarded, Published, Reduced
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, InMemoryStore, Memory, open_store
 

@@ -13,8 +13,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from scene import ROLE
 
-from compactor import CompactorConfig, ContextCompactor, Event, Prices, SummaryRequest, compose, deferred
-from compactor.events import Deferred, Failed, Published
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    Deferred,
+    Event,
+    Failed,
+    Prices,
+    Published,
+    SummaryRequest,
+    compose,
+    deferred,
+)
 from compactor.testing import FakeClock
 from memory import CompactedMessage, HookFailed, InMemoryStore, Memory
 from memory.entries import CompactionPublished, CompactionReverted, PostRedacted

@@ -14,8 +14,13 @@ from views import get_ledger
 
 from compactor import (
     CompactorConfig,
+    Deferred,
+    Discarded,
+    Failed,
     Limits,
     Prices,
+    PublicationFailed,
+    Published,
     Skip,
     State,
     SummaryRequest,
@@ -24,13 +29,12 @@ from compactor import (
     compose,
     cost_optimal,
     deferred,
+    get_counter,
     over_usage,
 )
 from compactor.cost import Decision, Moment
 from compactor.cost.limits import Permit
-from compactor.events import Deferred, Discarded, Failed, PublicationFailed, Published
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.tokens import get_counter
 from memory import CompactedMessage, InMemoryStore, ProviderFailed
 
 # -- when it is shown -------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from compactor import (
     ContextCompactor,
     ExtractiveSummarizer,
     Post,
+    Reduced,
     Reduction,
     Round,
     Strategy,
@@ -33,7 +34,6 @@ from compactor import (
     over_messages,
     over_tokens,
 )
-from compactor.events import Reduced
 from compactor.host_rounds import HostRounds
 from compactor.testing import FakeClock
 from memory import Memory

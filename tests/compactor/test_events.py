@@ -12,9 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 import memory.events
-from compactor import Skip, SpendExceeded, SummarizerError, SummaryRejected
-from compactor.errors import classify_failure
-from compactor.events import (
+from compactor import (
     Discarded,
     Evaluated,
     Failed,
@@ -22,10 +20,15 @@ from compactor.events import (
     Prepared,
     Published,
     Rejected,
+    Skip,
     Skipped,
+    SpendExceeded,
     Started,
     StrategyFailed,
+    SummarizerError,
+    SummaryRejected,
 )
+from compactor.errors import classify_failure
 from memory import Event, StaleCompaction, StoreError
 
 #: Text fields, and why none of them holds what was said.

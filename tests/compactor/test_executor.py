@@ -27,8 +27,18 @@ from scene import (
 )
 from threads import wait_until
 
-from compactor import CompactionFailed, CompactorConfig, ContextCompactor, DaemonExecutor, Event, State
-from compactor.events import Discarded, Failed, Published, Stopped
+from compactor import (
+    CompactionFailed,
+    CompactorConfig,
+    ContextCompactor,
+    DaemonExecutor,
+    Discarded,
+    Event,
+    Failed,
+    Published,
+    State,
+    Stopped,
+)
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory
 

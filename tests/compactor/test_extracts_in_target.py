@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor import USER, Event, ExtractiveSummarizer, Post, Round, SummaryRequest, count_tokens
+from compactor import USER, Event, ExtractiveSummarizer, Post, Prepared, Round, SummaryRequest, count_tokens
 from compactor.acceptance.checks import Source
 from compactor.acceptance.prohibitions import HEADING, find_lost, find_prohibitions
-from compactor.events import Prepared
 from compactor.summarize import Work
 from compactor.transcript import quote
 

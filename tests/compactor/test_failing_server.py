@@ -24,8 +24,16 @@ from scene import (
     turn,
 )
 
-from compactor import CompactorConfig, ContextCompactor, OpenAISummarizer, State
-from compactor.events import Discarded, Failed, FailureKind, Published
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    Discarded,
+    Failed,
+    FailureKind,
+    OpenAISummarizer,
+    Published,
+    State,
+)
 from compactor.testing import FakeClock
 from memory import Memory
 

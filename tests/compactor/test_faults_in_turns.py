@@ -19,8 +19,7 @@ from lines import Line
 from postgres import Postgres
 from sqlalchemy import text
 
-from compactor import CompactorConfig, ContextCompactor, Prompt, compose
-from compactor.events import Failed, Published
+from compactor import CompactorConfig, ContextCompactor, Failed, Prompt, Published, compose
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import (
     Memory,

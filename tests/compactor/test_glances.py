@@ -15,8 +15,10 @@ from scene import of_kind
 from compactor import (
     CompactorConfig,
     ContextCompactor,
+    Evaluated,
     Memory,
     Skip,
+    Skipped,
     State,
     Trigger,
     View,
@@ -28,7 +30,6 @@ from compactor import (
     over_usage,
     when,
 )
-from compactor.events import Evaluated, Skipped
 from compactor.testing import FakeClock, ScriptedSummarizer
 
 ROLE = "assistant"

@@ -9,9 +9,9 @@ import pytest
 from logged import record
 from scene import CONFIG, ROLE, add_round, end_of, in_thread, of_kind, on_command
 
-from compactor import CompactorConfig, ContextCompactor, Skip, State, Summary, SummaryRequest
-from compactor.difference import compare
-from compactor.events import (
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
     Discarded,
     Exhausted,
     Failed,
@@ -19,7 +19,12 @@ from compactor.events import (
     PersistFailed,
     Reduced,
     Reverted,
+    Skip,
+    State,
     StrategyFailed,
+    Summary,
+    SummaryRequest,
+    compare,
 )
 from compactor.testing import ScriptedSummarizer
 from memory import (

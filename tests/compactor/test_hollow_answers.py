@@ -18,13 +18,13 @@ from benchmarks.acceptance import talks
 from compactor import (
     CompactorConfig,
     ContextCompactor,
+    Rejected,
     SummaryRejected,
     SummaryRequest,
     compact_notes,
     compress_tool_runs,
     offload_large,
 )
-from compactor.events import Rejected
 from compactor.presets import CompressionFailed, MemoryWithCompress, offload_context
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory

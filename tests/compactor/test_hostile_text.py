@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from compactor import Round, SummarizerError, SummaryRejected
+from compactor import Round, SummarizerError, SummaryRejected, compare
 from compactor.acceptance.checks import (
     Source,
     check_summary,
@@ -22,7 +22,6 @@ from compactor.acceptance.checks import (
     strip_markup,
 )
 from compactor.acceptance.prohibitions import UserWords, find_lost, find_missing, find_prohibitions
-from compactor.difference import compare
 from compactor.strategies.note_edits import is_edits, parse_edits
 from compactor.summarizers.answers import is_remark, is_reply, parse_body, read_answer, strip_fence, strip_tags
 from compactor.summarizers.content import (

@@ -14,8 +14,18 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from compactor import CompactorConfig, ContextCompactor, Event, Skip, compose, log_events
-from compactor.events import Failed, Published, Skipped, make_logger
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    Event,
+    Failed,
+    Published,
+    Skip,
+    Skipped,
+    compose,
+    log_events,
+    make_logger,
+)
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
 

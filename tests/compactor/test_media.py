@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import Memory, compose, count_tokens, formats
-from compactor.tokens import MESSAGE_TOKENS, count_message, get_counter
+from compactor import Memory, compose, count_tokens, formats, get_counter
+from compactor.tokens import MESSAGE_TOKENS, count_message
 
 
 def png(width: int, height: int) -> bytes:

@@ -12,9 +12,8 @@ from genai_prices.types import ModelInfo, TieredPrices
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from compactor import ConfigError, Prices
-from compactor.models import MAX_NAME, Dollars, ModelFacts, find_model
-from compactor.tokens import window_of
+from compactor import ConfigError, Dollars, ModelFacts, Prices, find_model, window_of
+from compactor.models import MAX_NAME
 
 LISTED = [(provider.id, model) for provider in providers for model in provider.models]
 IDS = sorted({model.id for _, model in LISTED})

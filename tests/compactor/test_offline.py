@@ -19,7 +19,9 @@ from views import get_ledger
 from compactor import (
     CompactorConfig,
     ContextCompactor,
+    Failed,
     Prices,
+    Published,
     State,
     SummaryRequest,
     View,
@@ -30,7 +32,6 @@ from compactor import (
     count_tokens,
     offload_large,
 )
-from compactor.events import Failed, Published
 from compactor.strategies.offline import LINE, fold_in
 from compactor.testing import FakeClock
 from memory import CompactedMessage, Memory, open_store

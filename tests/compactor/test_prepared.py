@@ -18,7 +18,12 @@ from scene import ROLE, ManualExecutor, add_round, end_of, of_kind, on_command, 
 from compactor import (
     CompactorConfig,
     ContextCompactor,
+    Discarded,
     ExtractiveSummarizer,
+    Failed,
+    Prepared,
+    Published,
+    Rejected,
     Summary,
     SummaryRequest,
     compress_tool_runs,
@@ -26,7 +31,6 @@ from compactor import (
 )
 from compactor import journal as keeping_module
 from compactor.acceptance.checks import CHECKS, Source
-from compactor.events import Discarded, Failed, Prepared, Published, Rejected
 from compactor.host_rounds import HostRounds
 from compactor.journal import JournalWriter, LocalJournal
 from compactor.summarize import Work, compute_digest

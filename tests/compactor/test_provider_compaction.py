@@ -16,10 +16,17 @@ from model_server import Exchange, ModelServer, completion
 from openai.resources.responses import Responses
 from scene import PRICES, ROLE, add_round, on_command
 
-from compactor import AnthropicSummarizer, CompactorConfig, OpenAISummarizer, SummarizerError, SummaryRequest, compose
+from compactor import (
+    AnthropicSummarizer,
+    CompactorConfig,
+    Continued,
+    OpenAISummarizer,
+    SummarizerError,
+    SummaryRequest,
+    compose,
+)
 from compactor.formats import anthropic, chat, gemini, responses
 from compactor.integrations.anthropic import Compaction
-from compactor.summarizers import Continued
 from memory import InMemoryStore, Memory
 
 KEY = "key-0123456789"

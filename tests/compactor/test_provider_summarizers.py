@@ -11,10 +11,18 @@ from typing import Any
 import pytest
 from model_server import Answer, ModelServer, drip, flood, html, reply
 
-from compactor import AnthropicSummarizer, GeminiSummarizer, Memory, SummarizerError, Summary, SummaryRequest, compose
+from compactor import (
+    AnthropicSummarizer,
+    Continued,
+    GeminiSummarizer,
+    Memory,
+    SummarizerError,
+    Summary,
+    SummaryRequest,
+    compose,
+)
 from compactor.formats import anthropic as anthropic_format
 from compactor.formats import gemini as gemini_format
-from compactor.summarizers import Continued
 
 SECRET = "the-secret-plan"
 REQUEST = SummaryRequest(

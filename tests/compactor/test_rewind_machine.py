@@ -14,7 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from compactor import (
     CompactorConfig,
     ContextCompactor,
+    Discarded,
     Memory,
+    Published,
     SummaryRequest,
     after_rounds,
     compact_rounds,
@@ -23,7 +25,6 @@ from compactor import (
     offload_large,
     over_tokens,
 )
-from compactor.events import Discarded, Published
 from compactor.testing import FakeClock
 from memory import Event, InMemoryStore, Recall, UnknownReference
 

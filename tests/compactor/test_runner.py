@@ -23,8 +23,7 @@ from scene import (
     on_command,
 )
 
-from compactor import CompactionFailed, CompactorConfig, ContextCompactor, State
-from compactor.events import Discarded, Published
+from compactor import CompactionFailed, CompactorConfig, ContextCompactor, Discarded, Published, State
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory, StaleCompaction
 

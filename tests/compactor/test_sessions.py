@@ -23,6 +23,7 @@ from compactor import (
     Event,
     InMemoryStore,
     Limits,
+    Published,
     Redacted,
     Rewound,
     Session,
@@ -30,7 +31,6 @@ from compactor import (
     Sessions,
     State,
 )
-from compactor.events import Published
 from compactor.testing import FakeClock, ScriptedSummarizer
 
 CONFIG = CompactorConfig(threshold=2, retain_recent=1)

@@ -16,8 +16,7 @@ import pytest
 from scene import SOON
 from threads import at_once, wait_until
 
-from compactor import CompactorConfig, Event, InMemoryStore, Memory, Session, Sessions, StoreError
-from compactor.events import Published
+from compactor import CompactorConfig, Event, InMemoryStore, Memory, Published, Session, Sessions, StoreError
 from compactor.testing import ScriptedSummarizer
 
 CONFIG = CompactorConfig(threshold=3, retain_recent=1, backoff_initial=0.01)

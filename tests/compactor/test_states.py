@@ -26,8 +26,18 @@ from scene import (
     threads_of,
 )
 
-from compactor import CompactionFailed, ContextCompactor, Event, Skip, State
-from compactor.events import Discarded, Failed, Published, Started, Stopped
+from compactor import (
+    CompactionFailed,
+    ContextCompactor,
+    Discarded,
+    Event,
+    Failed,
+    Published,
+    Skip,
+    Started,
+    State,
+    Stopped,
+)
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import InMemoryStore, Memory, SessionPurged
 

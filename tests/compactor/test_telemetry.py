@@ -29,11 +29,11 @@ from compactor import (
     Memory,
     Session,
     Sessions,
+    Started,
     Summary,
     SummaryRequest,
     telemetry,
 )
-from compactor.events import Started
 from compactor.telemetry.prometheus import make_registry
 from compactor.testing import FakeClock
 

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from splintr import Tokenizer
 from threads import at_once
 
-from compactor import TokenCounter, count_tokens, tokens
-from compactor.tokens import DEFAULT_ENCODING, clip_to_tokens, find_encoding, get_counter, window_of
+from compactor import TokenCounter, count_tokens, get_counter, tokens, window_of
+from compactor.tokens import DEFAULT_ENCODING, clip_to_tokens, find_encoding
 
 ROOT = Path(__file__).resolve().parents[2]
 

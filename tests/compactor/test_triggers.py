@@ -17,6 +17,7 @@ from compactor import (
     CompactorConfig,
     ContextCompactor,
     Trigger,
+    Verdict,
     View,
     after_rounds,
     compose,
@@ -26,7 +27,7 @@ from compactor import (
     when,
 )
 from compactor.tokens import DEFAULT_WINDOW
-from compactor.triggers import Verdict, default_trigger
+from compactor.triggers import default_trigger
 from memory import Memory
 
 

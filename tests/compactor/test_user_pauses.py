@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from newcomer import MODEL, Client, Session
 from scene import of_kind
 
+from compactor import CostEvaluated
 from compactor.cost.pauses import CACHE_SECONDS, LAST_CALL_SECONDS, Pauses
-from compactor.events import CostEvaluated
 from compactor.testing import FakeClock
 from memory import Memory
 

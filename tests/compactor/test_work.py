@@ -10,10 +10,20 @@ import pytest
 from chats import words
 from scene import memory_of, on_command
 
-from compactor import CompactorConfig, Event, Summary, SummaryRejected, SummaryRequest, count_tokens
+from compactor import (
+    CompactionEvent,
+    CompactorConfig,
+    Event,
+    Prepared,
+    Rejected,
+    Started,
+    Summary,
+    SummaryRejected,
+    SummaryRequest,
+    count_tokens,
+)
 from compactor.acceptance.checks import CHECKS, Source
 from compactor.acceptance.prohibitions import HEADING, PROHIBITIONS
-from compactor.events import CompactionEvent, Prepared, Rejected, Started
 from compactor.summarize import (
     FAULTS,
     Work,

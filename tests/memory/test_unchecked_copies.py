@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 import compactor.events
 from compactor.inspector.views import SessionView
-from compactor.server.settings import ServerSettings
+from compactor.server import ServerSettings
 from memory import Attachment, CompactedMessage, Memory, Note, Post, Reduction, Round, ToolCall
 from memory.entries import KINDS
 from memory.rounds import Record

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from compactor.difference import compare
+from compactor import compare
 from memory import CompactedMessage
 
 

@@ -16,7 +16,10 @@ from views import Ledger
 from compactor import (
     CompactorConfig,
     ContextCompactor,
+    CostEvaluated,
+    Evaluated,
     Prices,
+    Published,
     Trigger,
     View,
     after_rounds,
@@ -27,7 +30,6 @@ from compactor import (
 from compactor.cost import CostOptimal, Sizes, find_best_interval, price_compaction
 from compactor.cost.cost_optimal import HALF_LIFE, measure_growth
 from compactor.cost.publication import find_prices
-from compactor.events import CostEvaluated, Evaluated, Published
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS
 from memory import CompactedMessage, Memory

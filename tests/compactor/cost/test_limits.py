@@ -20,19 +20,25 @@ from compactor import (
     CompactionFailed,
     CompactionTimeout,
     ContextCompactor,
+    Discarded,
+    Evaluated,
     ExtractiveSummarizer,
+    Failed,
     LimitReached,
     Limits,
     LimitsStatus,
+    Published,
+    Rejected,
     Skip,
+    Skipped,
     SpendExceeded,
+    Started,
     State,
     Summary,
     SummaryRequest,
 )
 from compactor.cost import Prices
 from compactor.cost.limits import HOUR, Permit, Ticket
-from compactor.events import Discarded, Evaluated, Failed, Published, Rejected, Skipped, Started
 from compactor.testing import FakeClock, ScriptedSummarizer
 
 #: A call costs as many tokens as it answers, and is estimated at its target.

@@ -30,6 +30,7 @@ from compactor import (
     Settings,
     SharedLimits,
     Skip,
+    Skipped,
     SpendExceeded,
     State,
     SummarizerError,
@@ -40,7 +41,6 @@ from compactor import (
 from compactor.cost import Prices, shared_limits
 from compactor.cost.admission import GRANT_SECONDS, SAFETY_SECONDS
 from compactor.cost.shared_limits import SharedPermit, SharedTicket, find_provider
-from compactor.events import Skipped
 from compactor.journal import LEASE_SECONDS
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.workers import Worker, run_due

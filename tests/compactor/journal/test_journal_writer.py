@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scene import PRICES, ROLE, memory_of, of_kind, on_command
 
-from compactor.events import Discarded, PersistFailed
+from compactor import Discarded, PersistFailed
 from compactor.journal import JournalWriter, LocalJournal
 from compactor.testing import ScriptedSummarizer
 from memory import Event, StoreFull, StoreUnreachable

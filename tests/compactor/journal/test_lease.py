@@ -16,12 +16,17 @@ from compactor import (
     CompactionFailed,
     CompactorConfig,
     ContextCompactor,
+    Discarded,
+    Evaluated,
     ExtractiveSummarizer,
+    Failed,
+    Published,
     Skip,
+    Skipped,
+    Started,
     State,
     SummaryRequest,
 )
-from compactor.events import Discarded, Evaluated, Failed, Published, Skipped, Started
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import InMemoryStore, Memory, StoreUnreachable, open_store
 

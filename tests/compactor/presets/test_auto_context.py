@@ -15,8 +15,18 @@ from scene import of_kind
 from small_auto_context import ROLE, SMALL, long_text, past, summary, tool_run
 from views import view_of
 
-from compactor import CompactorConfig, ConfigError, ContextCompactor, compose, count_tokens, presets
-from compactor.events import Exhausted, Published, Reduced, StrategyFailed
+from compactor import (
+    CompactorConfig,
+    ConfigError,
+    ContextCompactor,
+    Exhausted,
+    Published,
+    Reduced,
+    StrategyFailed,
+    compose,
+    count_tokens,
+    presets,
+)
 from compactor.presets import STEPS, AutoContextMemory, NotDeleted, PromptConfig, auto_context
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory

@@ -10,8 +10,19 @@ import pytest
 from chats import answer, assert_legal, calls, result, user, words
 from scene import of_kind
 
-from compactor import CompactionFailed, CompactorConfig, ContextCompactor, Event, SummaryRequest, compose, count_tokens
-from compactor.events import Evaluated, Published, Reduced, StrategyFailed
+from compactor import (
+    CompactionFailed,
+    CompactorConfig,
+    ContextCompactor,
+    Evaluated,
+    Event,
+    Published,
+    Reduced,
+    StrategyFailed,
+    SummaryRequest,
+    compose,
+    count_tokens,
+)
 from compactor.presets import OffloadError, OffloadFiles, context_offload
 from compactor.testing import ScriptedSummarizer
 from memory import InMemoryStore, Memory

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from chats import answer, calls, result, user, words
 
-from compactor import TokenCounter, count_tokens
+from compactor import MessageGroup, TokenCounter, count_tokens
 from compactor.prompt.accounting import Ledger, is_pinned
-from compactor.prompt.groups import MessageGroup, group_messages
+from compactor.prompt.groups import group_messages
 from compactor.prompt.shorten import PromptPart, shorten_part
 from compactor.tokens import count_message
 from memory import Memory, Round

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scene import CONFIG, PRICES, ManualExecutor, add_round, end_of, memory_of, of_kind, on_command
 
-from compactor import CompactorConfig, ContextCompactor, Round, State, SummarizerError
-from compactor.events import Failed, Published
+from compactor import CompactorConfig, ContextCompactor, Failed, Published, Round, State, SummarizerError
 from compactor.testing import FakeClock, ScriptedSummarizer
 
 pytestmark = pytest.mark.timeout(30)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from scene import CONFIG, ROLE, SOON, Heard, memory_of
 
-from compactor import ContextCompactor, DaemonExecutor, Memory, View, when
-from compactor.events import Discarded, Failed
+from compactor import ContextCompactor, DaemonExecutor, Discarded, Failed, Memory, View, when
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.timers import HOST_LOOK_SECONDS
 

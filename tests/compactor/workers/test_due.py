@@ -16,14 +16,16 @@ from compactor import (
     CompactorConfig,
     ConfigError,
     ContextCompactor,
+    Failed,
     Settings,
     Skip,
+    Skipped,
+    Started,
     State,
     Summary,
     SummaryRequest,
     compose,
 )
-from compactor.events import Failed, Skipped, Started
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.workers import Outcome, Worker, run_due, sweep
 from memory import InMemoryStore, Memory, Store, StoreUnreachable, open_store

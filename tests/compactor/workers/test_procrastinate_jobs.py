@@ -20,9 +20,8 @@ pytest.importorskip("procrastinate", reason="the extra `procrastinate` is not in
 
 import psycopg
 
-from compactor import Limit, Settings, SharedLimits
+from compactor import Limit, Published, Settings, SharedLimits
 from compactor.cost.admission import SAFETY_SECONDS
-from compactor.events import Published
 from compactor.testing import ScriptedSummarizer
 from compactor.workers import Outcome, Worker
 from compactor.workers.contract import DispatcherContract, RecordingWorker
