@@ -62,7 +62,7 @@ class Synced(ValueObject):
     undone: int = 0
     #: Number of the host's messages that replace dropped ones, such as a summary. They are not in the log.
     skipped: int = 0
-    _lead: int = field(default=0, repr=False, compare=False)
+    _header_size: int = field(default=0, repr=False, compare=False)
     #: A skipped message has the place of the next message that is in the log.
     _places: Sequence[int] = field(default=(), repr=False, compare=False)
 
@@ -71,7 +71,9 @@ class Synced(ValueObject):
         """The reference of each of the host's messages, such as ``r3.p2``; None for leading system messages and for
         skipped ones."""
         pairs = pairwise([*self._places, NOWHERE])
-        return [None] * self._lead + [None if place == after else _make_reference(place) for place, after in pairs]
+        return [None] * self._header_size + [
+            None if place == after else _make_reference(place) for place, after in pairs
+        ]
 
     def find(self, reference: str) -> int | None:
         """Return the index in the host's list of the message with that *reference*; None if it is missing, or if the
@@ -85,7 +87,7 @@ class Synced(ValueObject):
             return None
         place = pack_place(wanted.first, wanted.first_post)
         at = bisect_right(self._places, place) - 1
-        return self._lead + at if at >= 0 and self._places[at] == place else None
+        return self._header_size + at if at >= 0 and self._places[at] == place else None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -104,11 +106,11 @@ def sync_messages(
     if on_divergence not in ("rewind", "raise"):
         raise ValueError(f"on_divergence is 'rewind' or 'raise', not {on_divergence!r}")
     given = list_messages(messages)
-    lead = next((place for place, one in enumerate(given) if not _is_system(one)), len(given))
-    body = given[lead:]
-    front = [_parse(one, place) for place, one in enumerate(given[:lead])]
+    header_size = next((place for place, one in enumerate(given) if not _is_system(one)), len(given))
+    body = given[header_size:]
+    header_posts = [_parse(one, place) for place, one in enumerate(given[:header_size])]
     state = memory._sync_state or SyncState()
-    prints, same, first = _print_host(body, lead, state.last, newest)
+    prints, same, first = _print_host(body, header_size, state.last, newest)
     last, undone = state.last.cut(first), 0
     anchors: Sequence[Anchor] = ()
     while True:
@@ -120,8 +122,8 @@ def sync_messages(
         found = follow(log, prints, body, anchors) if is_known else align(log, prints, body, last)
         if found.is_diverged:
             if on_divergence == "raise":
-                raise HistoryDiverged(lead + found.host_end, _make_reference(log.places[found.log_end]))
-            for place, one in enumerate(body[found.host_end :], lead + found.host_end):
+                raise HistoryDiverged(header_size + found.host_end, _make_reference(log.places[found.log_end]))
+            for place, one in enumerate(body[found.host_end :], header_size + found.host_end):
                 _parse(one, place)  # refused before anything is undone
             end, reference = _find_way_back(now, log, found.log_end)
             anchors = ()
@@ -131,12 +133,12 @@ def sync_messages(
         spans, kept, dropped = [*found.spans], found.host_end, _count_dropped(log, found)
         # Leading system messages may come from the middle of the history.
         begin = found.anchors[0].log_index if found.anchors[0].host_index == 0 else 0
-        while lead and begin and Fingerprinter()(given[lead - 1]) == get_print(log.prints, begin - 1):
-            lead, begin, kept, dropped = lead - 1, begin - 1, kept + 1, dropped - 1
+        while header_size and begin and Fingerprinter()(given[header_size - 1]) == get_print(log.prints, begin - 1):
+            header_size, begin, kept, dropped = header_size - 1, begin - 1, kept + 1, dropped - 1
             spans = [MatchingSpan(0, begin, 1), *(one._replace(host_start=one.host_start + 1) for one in spans)]
-        changes = _find_header_changes(memory, given[:lead], front)
-        new = _list_new(now, log, spans, given[lead:], kept)
-        added = [*changes, *(_parse(one, place) for place, one in enumerate(new, lead + kept))]
+        changes = _find_header_changes(memory, given[:header_size], header_posts)
+        new = _list_new(now, log, spans, given[header_size:], kept)
+        added = [*changes, *(_parse(one, place) for place, one in enumerate(new, header_size + kept))]
         places = memory._extend(added, only_at=now.number) if added else []
         if len(places) == len(added):
             break
@@ -154,7 +156,7 @@ def sync_messages(
     shown.extend([*(written[:1] or [NOWHERE])] * (kept - len(shown)))
     shown += written
     appended = len(added) - sum(not post.message and not post.extra for post in changes)
-    return Synced(appended, len(given) - appended - skipped, dropped, undone, skipped, lead, shown)
+    return Synced(appended, len(given) - appended - skipped, dropped, undone, skipped, header_size, shown)
 
 
 def read_prints(memory: Memory) -> bytes:
@@ -249,26 +251,26 @@ def _parse(message: Message, place: int) -> Post:
         raise MessageError(f"message {place + 1}: {error}") from error
 
 
-def _find_header_changes(memory: Memory, lead: Sequence[Message], posts: Sequence[Post]) -> list[Post]:
-    """Return the parts that turn the header from *posts* into *lead*; none if the host gives no system message.
+def _find_header_changes(memory: Memory, given: Sequence[Message], posts: Sequence[Post]) -> list[Post]:
+    """Return the parts that turn the header from *posts* into *given*; none if the host gives no system message.
 
     It may have dropped them with its oldest messages, or pass them elsewhere.
     """
-    if not lead:
+    if not given:
         return []
     own = [post for post in memory.header if post.send_to == chat.ASSISTANT]
     present = [post for post in own if post.kind.startswith(HEADER_MESSAGE) or not post.kind.startswith(HEADER_PART)]
     changes, fingerprint = list[Post](), Fingerprinter()
-    for place in range(max(len(lead), len(present))):
+    for place in range(max(len(given), len(present))):
         kind = f"{HEADER_MESSAGE}{place + 1}"
-        if place >= len(lead):
+        if place >= len(given):
             changes.append(copy_with(present[place], message="", extra=EMPTY, kind=kind))
-        elif place >= len(present) or fingerprint(chat.from_post(present[place])) != fingerprint(lead[place]):
+        elif place >= len(present) or fingerprint(chat.from_post(present[place])) != fingerprint(given[place]):
             changes.append(copy_with(posts[place], kind=kind))
     return changes
 
 
-def _print_host(body: Sequence[Message], lead: int, last: HostList, newest: int) -> tuple[bytes, int, int]:
+def _print_host(body: Sequence[Message], header_size: int, last: HostList, newest: int) -> tuple[bytes, int, int]:
     """Return the fingerprints of the host's messages; the number of leading messages that are objects of the last call,
     which are not read again (except the *newest*); and the first one's index in that call's list."""
     same = first = 0
@@ -283,8 +285,8 @@ def _print_host(body: Sequence[Message], lead: int, last: HostList, newest: int)
         try:
             prints.append(fingerprint(body[place]))
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            _parse(body[place], lead + place)  # raises an error that names the fault
-            raise MessageError(f"message {lead + place + 1} cannot be stored as JSON") from error
+            _parse(body[place], header_size + place)  # raises an error that names the fault
+            raise MessageError(f"message {header_size + place + 1} cannot be stored as JSON") from error
     return b"".join(prints), same, first
 
 
