@@ -36,6 +36,8 @@ MAX_TRIES_AFTER_CONFLICT = 10
 
 #: Selects the version of the tables, one row.
 SELECT_VERSION = "SELECT version FROM compactor_schema"
+#: The number of this library's advisory lock on a PostgreSQL server.
+SCHEMA_LOCK = 4_846_531_073
 
 
 class Dialect(ABC):
@@ -124,6 +126,11 @@ def parse_seconds(name: str, value: str) -> float:
         if 0 <= float(value) < math.inf:
             return float(value)
     raise StoreError(f"{name}= is a number of seconds, 0 or more")
+
+
+def lock_schema(connection: Connection) -> None:
+    """Let no other process change the tables of a PostgreSQL server until the transaction ends."""
+    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
 
 
 class _ConnectionUser:

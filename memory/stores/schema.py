@@ -8,12 +8,11 @@ from sqlalchemy import Connection, inspect, text
 
 from ..errors import NewerVersion, StoreDamaged, StoreError
 from .base import unescape
-from .connections import SELECT_VERSION, Dialect
+from .connections import SELECT_VERSION, Dialect, lock_schema
+from .partitions import create_copies, drop_copies, replace_tables
 from .tenants import split_name
 from .text_index import create_texts
 
-#: The number of this library's advisory lock on a PostgreSQL server.
-SCHEMA_LOCK = 4_846_531_073
 #: Brings the tables from one version to the next, inside the caller's transaction.
 Migration = Callable[[Connection, Dialect], None]
 
@@ -109,8 +108,19 @@ def _add_limits(connection: Connection, dialect: Dialect) -> None:
         connection.execute(text(statement))
 
 
+def _partition_new(connection: Connection, dialect: Dialect) -> None:
+    """4 to 5: on a server, an empty store has partitions; any other gets them from ``SqlStore.partition``."""
+    is_empty = text("SELECT NOT EXISTS (SELECT FROM compactor_sessions)")
+    if dialect.in_file or not connection.scalar(is_empty):
+        return
+    connection.execute(text("LOCK TABLE compactor_sessions IN ACCESS EXCLUSIVE MODE"))
+    if connection.scalar(is_empty):
+        create_copies(connection)
+        replace_tables(connection)
+
+
 #: Migration n makes version n from version n - 1; version 0 is an empty database. Released migrations never change.
-MIGRATIONS: Sequence[Migration] = (_create_tables, _add_activity, _add_due, _add_limits)
+MIGRATIONS: Sequence[Migration] = (_create_tables, _add_activity, _add_due, _add_limits, _partition_new)
 
 
 def read_version(connection: Connection, where: str, newest: int = len(MIGRATIONS)) -> int:
@@ -142,8 +152,10 @@ def require_known(versions: Sequence[object], where: str, newest: int) -> int:
 def migrate_tables(connection: Connection, dialect: Dialect, migrations: Sequence[Migration] = MIGRATIONS) -> None:
     """Run the *migrations* that the tables lack, in the caller's transaction, with the schema locked."""
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": SCHEMA_LOCK})
+        lock_schema(connection)
     version = read_version(connection, dialect.where, len(migrations))
+    if 0 < version < len(migrations) and not dialect.in_file:
+        drop_copies(connection)  # they would lack what a migration adds to the tables
     for migration in migrations[version:]:
         migration(connection, dialect)
     if version == 0:

@@ -32,6 +32,7 @@ from .base import (
 )
 from .connections import SELECT_VERSION, Connections, Dialect
 from .limiting import LimitRows
+from .partitions import partition_tables
 from .retention import delete_files
 from .schema import MIGRATIONS, Migration, migrate_tables, read_version, require_known
 from .sql_limits import SqlLimitRows
@@ -71,10 +72,9 @@ _CLEAR_DUE = text("UPDATE compactor_sessions SET due_at = NULL WHERE key IN :key
 # with the entry that the writer knows. The primary key refuses one of two concurrent inserts.
 _APPEND = """INSERT INTO compactor_entries (session, {columns})
     SELECT s.id, v.* FROM compactor_sessions s, (VALUES {rows}) v WHERE s.key = :key
-    AND (SELECT coalesce(max(e.number), 0) FROM compactor_entries e WHERE e.session = s.id) = :before
-    AND (:follows = '' OR :follows = (
-        SELECT e.id FROM compactor_entries e WHERE e.session = s.id AND e.number = :before
-    ))"""
+    AND (SELECT coalesce(max(e.number), 0) FROM compactor_entries e WHERE e.session = s.id) = :before"""
+# Not in the same statement: PostgreSQL would plan it anew each time, because it is less work without a known entry.
+_FOLLOWS = " AND :follows = (SELECT e.id FROM compactor_entries e WHERE e.session = s.id AND e.number = :before)"
 _ENTRY = "SELECT e.number, e.id, e.kind, e.round, e.version, e.created_at, e.body"
 _OF_SESSION = "FROM compactor_entries e WHERE e.session = (SELECT id FROM compactor_sessions WHERE key = :key)"
 _END = text(f"SELECT coalesce(max(e.number), 0) {_OF_SESSION}")
@@ -197,6 +197,14 @@ class SqlStore(Store):
         if not dialect.notifies:
             self.capabilities = self.capabilities - {"notifying"}
 
+    def partition(self) -> Iterator[float]:
+        """Partition the tables of an older store on a server, while others use it; yield how much is done, from 0 to 1.
+
+        Continues where an interrupted call stopped. Yields nothing if the tables have partitions, or if the store is a
+        file.
+        """
+        return iter(()) if self._dialect.in_file else partition_tables(self._connections)
+
     def close(self) -> None:
         if self._dialect.is_listening:
             self._dialect.close()
@@ -220,11 +228,11 @@ class SqlStore(Store):
             if after == 0:
                 new = {"name": escape(session), "tenant": split_name(session)[0]}
                 connection.execute(_ADD_SESSION, activity | new)
-            page, start = entries[:MAX_APPENDED], 0
-            where = {"key": key, "before": after, "follows": escape(entries[0].follows)}
+            page, start, follows = entries[:MAX_APPENDED], 0, entries[0].follows
+            where = {"key": key, "before": after} | ({"follows": escape(follows)} if follows else {})
             for place, entry in enumerate(page):
                 where |= zip(_NAMES[place], _make_row(after + place + 1, entry).values(), strict=True)
-            if not self._dialect.insert(connection, _make_append(len(page)), where):
+            if not self._dialect.insert(connection, _make_append(len(page), bool(follows)), where):
                 raise Conflict("the log does not end there")
             if after and not active:
                 connection.execute(_ADD_ACTIVITY, activity)
@@ -519,10 +527,11 @@ def _erase_session(connection: Connection, number: int) -> bool:
 
 
 @cache
-def _make_append(size: int) -> TextClause:
-    """Return the statement that appends *size* entries."""
+def _make_append(size: int, follows: bool) -> TextClause:
+    """Return the statement that appends *size* entries, after a known one if it *follows* any."""
     rows = (", ".join(f":{name}" for name in names) for names in _NAMES[:size])
-    return text(_APPEND.format(columns=", ".join(_COLUMNS), rows=", ".join(f"({row})" for row in rows)))
+    statement = _APPEND + _FOLLOWS * follows
+    return text(statement.format(columns=", ".join(_COLUMNS), rows=", ".join(f"({row})" for row in rows)))
 
 
 def _make_row(number: int, entry: Entry) -> dict[str, Any]:

@@ -156,7 +156,8 @@ def save_texts(connection: Connection, key: str, first: int, last: int, texts: S
             deleted = connection.execute(delete(_TEXTS).where(*theirs)).rowcount
             _count(connection, session, kept, -1)
     if rows:
-        newest = connection.scalar(select(func.max(c.id)).where(_is_in_session(c.id, session)))
+        ids = [_is_in_session(c.id, session), *[c.session == session] * _is_postgres(connection)]  # one partition
+        newest = connection.scalar(select(func.max(c.id)).where(*ids))
         first_id = session * TEXTS_A_SESSION if newest is None else int(newest)
         values = [dict(zip(_NAMES, (id_, session, *row), strict=True)) for id_, row in enumerate(rows, first_id + 1)]
         connection.execute(insert(_TEXTS), values)

@@ -252,4 +252,4 @@ def test_postgresql_asks_its_trigrams(postgres_url: str) -> None:
         compiled = str(asked.compile(engine, compile_kwargs={"literal_binds": True}))
         plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {compiled}").scalars())
     engine.dispose()
-    assert "compactor_trigrams" in plan
+    assert "_text_idx" in plan  # a partition's part of compactor_trigrams
