@@ -2,11 +2,14 @@
 
     python -m benchmarks.capacity                              # SQLite: 1,000 to 1,000,000 sessions of 3 rounds
     python -m benchmarks.capacity --postgres                   # a PostgreSQL server of its own
+    python -m benchmarks.capacity --postgres --plain           # beside stores of the same size without partitions
     python -m benchmarks.capacity --sessions 1000 10000 --times 20
 
 A session is written through a ``Memory``; the others are copies that the database makes of it, with names and tenants
 of their own. Each time is the median of *--times* calls on sessions chosen at random, alternately in this store and in
-one of 1,000 sessions, on the same server or disk; the ratio is between these two. Prints a table in Markdown.
+one of 1,000 sessions, on the same server or disk; the ratio is between these two. Processor times (Linux alone) are
+means of the same calls, of this process and of the server's that serve connections. Bytes are differences between
+stores whose sessions have more rounds, or a compaction more. Prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -17,19 +20,23 @@ import random
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import Engine, create_engine, text
 
 from benchmarks.opening import peak
-from compactor import CompactorConfig, ContextCompactor
-from compactor.workers import sweep
+from compactor import CompactorConfig, ContextCompactor, Settings
+from compactor.workers import run_due, sweep
 from memory import Memory, Store, open_store
+from memory.stores.postgres import Postgres
+from memory.stores.schema import MIGRATIONS
+from memory.stores.sql import SqlStore
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import postgres
@@ -37,6 +44,11 @@ import postgres
 ROLE, BASE, TENANTS, PAGE, DUE = "assistant", 1_000, 100, 100, 1_000
 TEMPLATE = "template"
 ROUNDS = 3
+#: Sessions of a store that shows what a round takes, and how many more rounds.
+FEW, MORE = 4_000, 6
+CONFIG = CompactorConfig(threshold=2, retain_recent=1)
+#: As PostgreSQL has it by default; the tests' is smaller.
+SERVER = postgres.DURABLE | {"shared_buffers": "128MB"}
 #: Numbered names, in SQLite's dialect and in PostgreSQL's. The key of a short name is the name itself.
 _NAME = "printf('session-%08d', n)"
 _NUMBERS = "WITH RECURSIVE numbers(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < {last})"
@@ -57,15 +69,19 @@ def name_of(number: int) -> str:
     return f"session-{number:08}"
 
 
-def write_template(store: Store) -> None:
-    """Write a session of ``ROUNDS`` rounds, of about a hundred words each, with a compaction."""
-    memory, words = Memory(TEMPLATE, store=store), " ".join(f"word{place}" for place in range(50))
-    for number in range(ROUNDS):
-        memory.append({"role": "user", "content": f"Where is parcel {number}? {words}"})
-        memory.append({"role": "assistant", "content": f"Parcel {number} is in hall {number % 9}. {words}"})
-    config = CompactorConfig(threshold=2, retain_recent=1)
-    with ContextCompactor.for_role(memory, ROLE, config) as compactor:
-        if not compactor.compact_now(timeout=60):
+def add_round(memory: Memory, number: int) -> None:
+    words = " ".join(f"word{place}" for place in range(50))
+    memory.append({"role": "user", "content": f"Where is parcel {number}? {words}"})
+    memory.append({"role": "assistant", "content": f"Parcel {number} is in hall {number % 9}. {words}"})
+
+
+def write_template(store: Store, rounds: int = ROUNDS, *, compact: bool = True) -> None:
+    """Write a session of *rounds*, of about a hundred words each, with a compaction."""
+    memory = Memory(TEMPLATE, store=store)
+    for number in range(rounds):
+        add_round(memory, number)
+    with ContextCompactor.for_role(memory, ROLE, CONFIG) as compactor:
+        if compact and not compactor.compact_now(timeout=60):
             raise SystemExit("the template was not compacted")
 
 
@@ -104,13 +120,18 @@ def fill(engine: Engine, sessions: int) -> int:
         return int(connection.execute(text(size)).scalar_one()) - before
 
 
-def build(url: str, sessions: int) -> Filled:
-    store = open_store(url)
-    write_template(store)
+def build(url: str, sessions: int, rounds: int = ROUNDS, *, compact: bool = True, plain: bool = False) -> Filled:
+    store = SqlStore(Postgres(url)) if plain else open_store(url)
+    if isinstance(store, SqlStore) and plain:
+        store.open(MIGRATIONS[:4])  # the newest without partitions
+    write_template(store, rounds, compact=compact)
     engine = create_engine(url.partition("?")[0])
     size = fill(engine, sessions)
     engine.dispose()
     store.purge(TEMPLATE)
+    if plain:
+        store.close()
+        store = open_store(url)
     return Filled(store, sessions, size)
 
 
@@ -133,6 +154,25 @@ def _append_again(filled: Filled, rng: random.Random) -> Callable[[], object]:
     return append
 
 
+def _round(filled: Filled, rng: random.Random) -> Callable[[], object]:
+    memory = Memory(name_of(rng.randrange(filled.sessions)), store=filled.store)
+    memory.append({"role": "user", "content": "And now?"})
+    return lambda: add_round(memory, 7)
+
+
+def _begin(filled: Filled, rng: random.Random) -> Callable[[], object]:
+    name = f"new-{rng.getrandbits(64)}"
+    return lambda: Memory(name, store=filled.store).append({"role": "user", "content": "Where is parcel 0?"})
+
+
+def _compact(filled: Filled, rng: random.Random) -> Callable[[], object]:
+    name = name_of(rng.randrange(filled.sessions))
+    memory = Memory(name, store=filled.store)
+    for number in range(3):
+        add_round(memory, number)
+    return lambda: run_due(filled.store, name, ROLE, settings=Settings(CONFIG))
+
+
 def _page(filled: Filled, rng: random.Random, tenant: str | None, *, by_activity: bool) -> Callable[[], object]:
     order, after = "activity" if by_activity else "name", name_of(rng.randrange(filled.sessions))
     if by_activity:
@@ -148,6 +188,9 @@ ACTS: dict[str, Act] = {
     "opening a session": _open,
     "the first append of a minute": _append,
     "each further append": _append_again,
+    "a round of two messages": _round,
+    "the first message of a new session": _begin,
+    "a compaction, without a model": _compact,
     "finding 1,000 that are due": lambda filled, _: lambda: filled.store.list_due(datetime.now(UTC), DUE),
 }
 
@@ -159,31 +202,126 @@ class _Nobody:
         pass
 
 
-def measure(act: Act, filled: Filled, base: Filled, times: int, rng: random.Random) -> tuple[float, float]:
-    """Return the median milliseconds of *act* in *filled*, and in *base*."""
-    took: dict[int, list[float]] = {0: [], 1: []}
+class Server:
+    """The processes of a PostgreSQL server that serve connections."""
+
+    def __init__(self, server: postgres.Postgres | None) -> None:
+        self._first = server.pid if server else 0
+        self._taken: dict[Path, int] = {}  # nanoseconds, also of those that have ended
+        self._others: set[Path] = set()
+
+    def _processes(self) -> list[Path]:
+        if not (self._first and Path("/proc/self/schedstat").exists()):
+            return []
+        children = Path(f"/proc/{self._first}/task/{self._first}/children").read_text(encoding="ascii").split()
+        found = [Path(f"/proc/{process}") for process in children]
+        for process in set(found) - self._taken.keys() - self._others:
+            with suppress(OSError):
+                if b"127.0.0.1(" in (process / "cmdline").read_bytes():
+                    self._taken[process] = 0
+                else:
+                    self._others.add(process)
+        return [process for process in found if process in self._taken]
+
+    def processor(self) -> float:
+        """Return the milliseconds of the processor that they have taken so far."""
+        for process in self._processes():
+            with suppress(OSError):
+                self._taken[process] = int((process / "schedstat").read_text(encoding="ascii").split()[0])
+        return sum(self._taken.values()) / 1e6
+
+    def memory(self) -> float:
+        """Return the most megabytes that one of them has for itself."""
+        most = 0
+        for process in self._processes():
+            with suppress(OSError):
+                status = (process / "status").read_text(encoding="ascii").splitlines()
+                most = max(most, *(int(line.split()[1]) for line in status if line.startswith("RssAnon")))
+        return most / 1e3
+
+
+@dataclass(slots=True)
+class Took:
+    """Milliseconds of each call, and the sums of the processor here and of the server."""
+
+    wall: list[float] = field(default_factory=list)
+    here: float = 0.0
+    server: float = 0.0
+
+
+def measure(act: Act, filled: Filled, base: Filled, times: int, rng: random.Random, server: Server) -> str:
+    """Return a row's figures: *act* in *filled*, and relative to *base*."""
+    took, beside = Took(), Took()
     for _ in range(times):
-        for place, where in enumerate((filled, base)):
+        for where, one in ((filled, took), (base, beside)):
             call = act(where, rng)
-            began = time.perf_counter()
+            before = server.processor()
+            used, began = time.process_time(), time.perf_counter()
             call()
-            took[place].append((time.perf_counter() - began) * 1e3)
-    return statistics.median(took[0]), statistics.median(took[1])
+            one.wall.append((time.perf_counter() - began) * 1e3)
+            one.here += (time.process_time() - used) * 1e3
+            one.server += server.processor() - before
+    wall, ratio = statistics.median(took.wall), statistics.median(took.wall) / statistics.median(beside.wall)
+    of_server = f"{took.server / times:.2f} ms ({took.server / beside.server:.2f})" if beside.server else ""
+    return f"{wall:.2f} ms | {ratio:.2f} | {took.here / times:.2f} ms | {of_server}"
 
 
-def report(filled: Filled, base: Filled, times: int) -> None:
-    rng = random.Random(filled.sessions)
+def report(filled: Filled, base: Filled, times: int, server: Server) -> None:
+    rng, head = random.Random(filled.sessions), f"| {filled.sessions:,} sessions |"
     gc.collect()
     before = peak(anew=True)
-    print(f"| {filled.sessions:,} sessions | bytes a session | {filled.bytes / filled.sessions:,.0f} | |")
+    print(f"{head} bytes a session | {filled.bytes / filled.sessions:,.0f} | | | |")
     for what, act in ACTS.items():
-        took, beside = measure(act, filled, base, times, rng)
-        print(f"| {filled.sessions:,} sessions | {what} | {took:.2f} ms | {took / beside:.2f} |")
-    began = time.perf_counter()
+        print(f"{head} {what} | {measure(act, filled, base, times, rng, server)} |", flush=True)
+    used, of_server, began = time.process_time(), server.processor(), time.perf_counter()
     swept = sweep(filled.store, _Nobody(), [ROLE], limit=DUE)
+    seconds, used, of_server = time.perf_counter() - began, time.process_time() - used, server.processor() - of_server
+    figures = f"{seconds * 1e3:.0f} ms | | {used * 1e3:.0f} ms | {of_server:.0f} ms"
+    print(f"{head} sweeping {swept:,} that are due | {figures} |")
+    print(f"{head} memory of this process grew by | {peak() - before:.1f} MB | | | |")
+    print(f"{head} memory of a process of the server | {server.memory():.1f} MB | | | |", flush=True)
+
+
+def report_bytes(place: Callable[[str], str]) -> None:
+    """Print what a round, a session and a compaction take."""
+    sizes = {}
+    for rounds, compact in ((ROUNDS, True), (ROUNDS + MORE, True), (ROUNDS, False)):
+        filled = build(place(f"{rounds}-{compact}.db"), FEW, rounds, compact=compact)
+        filled.store.close()
+        sizes[rounds, compact] = filled.bytes / FEW
+    a_round = (sizes[ROUNDS + MORE, True] - sizes[ROUNDS, True]) / MORE
+    for what, size in (
+        ("a round", a_round),
+        ("a compaction", sizes[ROUNDS, True] - sizes[ROUNDS, False]),
+        ("a session without rounds", sizes[ROUNDS, False] - ROUNDS * a_round),
+    ):
+        print(f"| {FEW:,} sessions | bytes of {what} | {size:,.0f} | | | |", flush=True)
+
+
+def report_migration(plain: Filled) -> None:
+    """Partition a store while a thread appends to it; print how long that took, and how long an append."""
+    assert isinstance(plain.store, SqlStore)
+    waits: list[float] = []
+    done = threading.Event()
+
+    def append() -> None:
+        memory = Memory(name_of(7), store=plain.store)
+        while not done.is_set():
+            began = time.perf_counter()
+            memory.append({"role": "user", "content": "And now?"})
+            waits.append((time.perf_counter() - began) * 1e3)
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    began = time.perf_counter()
+    batches = sum(1 for _ in plain.store.partition())
     seconds = time.perf_counter() - began
-    print(f"| {filled.sessions:,} sessions | sweeping {swept:,} that are due | {seconds * 1e3:.0f} ms | |")
-    print(f"| {filled.sessions:,} sessions | memory of this process grew by | {peak() - before:.1f} MB | |", flush=True)
+    done.set()
+    thread.join()
+    head, figures = f"| {plain.sessions:,} sessions |", f"{statistics.median(waits):.2f} ms | | |"
+    print(f"{head} partitioning them, {batches:,} batches | {seconds:.0f} s | | | |")
+    print(f"{head} an append meanwhile | {figures} |")
+    print(f"{head} the slowest of {len(waits):,} | {max(waits):.0f} ms | | | |", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -191,6 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sessions", type=int, nargs="+", default=[1_000, 10_000, 100_000, 1_000_000])
     parser.add_argument("--times", type=int, default=200)
     parser.add_argument("--postgres", action="store_true", help="a PostgreSQL server of its own, not a SQLite file")
+    parser.add_argument("--plain", action="store_true", help="compare with plain tables, then partition them")
     chosen = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -198,21 +337,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if chosen.postgres:
             if (binaries := postgres.binaries()) is None:
                 raise SystemExit("PostgreSQL is not installed")
-            server = postgres.Postgres(binaries, postgres.DURABLE)
+            server = postgres.Postgres(binaries, SERVER)
             stack.callback(server.remove)
             server.start()
 
         def place(name: str) -> str:
             return stack.enter_context(server.database()) if server else f"sqlite:///{(folder / name).as_posix()}"
 
-        print(f"| {'PostgreSQL' if server else 'SQLite'} | what | took | beside 1,000 sessions |")
-        print("|---|---|---|---|", flush=True)
-        base = build(place("base.db"), BASE)
+        beside = "without partitions" if chosen.plain else "beside 1,000 sessions"
+        print(f"| {'PostgreSQL' if server else 'SQLite'} | what | took | {beside} | processor here | of the server |")
+        print("|---|---|---|---|---|---|", flush=True)
+        processes = Server(server)
+        if not chosen.plain:
+            report_bytes(place)
+            base = build(place("base.db"), BASE)
         for sessions in chosen.sessions:
+            began = time.perf_counter()
             filled = build(place(f"{sessions}.db"), sessions)
-            report(filled, base, chosen.times)
+            seconds = time.perf_counter() - began
+            print(f"| {sessions:,} sessions | filled by copying in | {seconds:.0f} s | | | |", flush=True)
+            if chosen.plain:
+                base = build(place("plain.db"), sessions, plain=True)
+            report(filled, base, chosen.times, processes)
+            if chosen.plain:
+                report_migration(base)
+                base.store.close()
             filled.store.close()
-        base.store.close()
+        if not chosen.plain:
+            base.store.close()
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import postgres
 import pytest
 
 import compactor
-from benchmarks import aims, capacity, durable_append, opening, own_compaction
+from benchmarks import aims, capacity, capacity_plan, durable_append, opening, own_compaction
 from benchmarks.long_session import ROLE, build, entries_of
 from benchmarks.sessions import Plain
 from compactor import ContextCompactor, compose
@@ -83,11 +84,45 @@ def test_copied_sessions_are_ones_that_a_store_could_have_made(
 
 
 @pytest.mark.slow
-def test_each_row_of_capacity_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_row_of_capacity_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "FEW", 100)
     capacity.main(["--sessions", "1000", "2000", "--times", "2"])
     rows = rows_of(capsys.readouterr().out)
-    assert len(rows) == 2 * (len(capacity.ACTS) + 3)
-    assert {row[0] for row in rows} == {"1,000 sessions", "2,000 sessions"}
+    assert len(rows) == 3 + 2 * (len(capacity.ACTS) + 5)
+    assert {row[0] for row in rows} == {"100 sessions", "1,000 sessions", "2,000 sessions"}
+
+
+@pytest.mark.slow
+def test_partitions_are_measured_beside_plain_tables(
+    postgres_server: postgres.Postgres, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the migration between the two."""
+    capacity.main(["--postgres", "--plain", "--sessions", "200", "--times", "2"])
+    rows = rows_of(capsys.readouterr().out)
+    assert len(rows) == len(capacity.ACTS) + 5 + 3
+    assert rows[-3][1].startswith("partitioning them")
+
+
+def test_the_first_bottleneck_is_where_a_line_grows() -> None:
+    """The simulation agrees with the arithmetic: with a tenth more than the first bottleneck can do, only that one has
+    a line that grows with time."""
+    step = capacity_plan.Step
+    plan = capacity_plan.Plan(
+        a_round=(step("database", 0.001),),
+        opening=(step("database", 0.001),),
+        compaction=(step("workers", 0.02), step("model", 0.4)),
+        opened=0.5,
+        every=4,
+        places={"model": 10, "workers": 1, "database": 1},
+    )
+    assert {name: round(plan.rounds(name)) for name in plan.places} == {"model": 100, "workers": 200, "database": 667}
+    assert plan.first == "model"
+    calm = plan.simulate(0.8 * plan.rounds("model"), 60).parts
+    assert all(len(part.waiting) < 10 for part in calm.values())
+    assert calm["model"].busy / 60 / 10 == pytest.approx(0.8, abs=0.05)
+    full = plan.simulate(1.1 * plan.rounds("model"), 60).parts
+    assert len(full["model"].waiting) > 50
+    assert all(len(full[name].waiting) < 10 for name in ("workers", "database"))
 
 
 @pytest.mark.slow
