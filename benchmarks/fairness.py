@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,10 @@ def write(url: str, names: Sequence[str]) -> None:
 
 
 def measure(store: Store, dispatcher: ProcrastinateDispatcher, names: Sequence[str], every: float) -> list[float]:
-    """Return the seconds that each session waits for its compaction."""
+    """Write each session, and return the seconds that it waits for its compaction."""
     waited = []
     for name in names:
+        Memory(name, store=store).sync(messages_of(0, ROUNDS))
         began, published = time.monotonic(), threading.Event()
         end = store.listen(name, published.set)
         published.clear()  # it is called once when it begins
@@ -104,20 +106,18 @@ def run_all(given: argparse.Namespace) -> dict[str, Any]:
         writers = [spawn.Process(target=write, args=(url, busy[one::2])) for one in range(2)]
         for writer in writers:
             writer.start()
-        write(url, [*alone, *meanwhile, *beside])
         for writer in writers:
             writer.join()
+        store = open_store(url)
+        stack.callback(store.close)
+        store.clear_due(store.list_due(datetime.now(UTC) + timedelta(hours=1), 10 * given.busy_sessions))  # no sweep
         for number in range(given.workers):
             about = (url, calls, f"w{number}", given.latency, given.concurrency, given.max_concurrency)
             worker = spawn.Process(target=work, args=about, daemon=True)
             worker.start()
             stack.callback(worker.kill)
-        store = open_store(url)
-        stack.callback(store.close)
         dispatcher = stack.enter_context(ProcrastinateDispatcher(url))
-        warm = [f"warm {number}" for number in range(2 * given.workers)]
-        write(url, warm)
-        measure(store, dispatcher, warm, 0.5)
+        measure(store, dispatcher, [f"warm {number}" for number in range(2 * given.workers)], 0.5)
         found = {"alone": measure(store, dispatcher, alone, given.every)}
         limits = SharedLimits(store, [Limit(max_concurrency=given.max_concurrency, per="provider")])
         with ProcrastinateDispatcher(url) as other:

@@ -263,7 +263,7 @@ class LimitTransaction:
         if claim.holder:
             self.show_alive(queued)
         else:  # a job: it runs again by itself if no process is left to wake it
-            wait = max(wait or 0.0, SAFETY_SECONDS + self._rows.count(TICKET, _make_lane(claim), at))
+            wait = max(wait or 0.0, self._find_retry(claim, at))
         return wait, copy_with(admission, is_queued=True)
 
     def end(self, report: PermitReport) -> None:
@@ -310,6 +310,20 @@ class LimitTransaction:
             admitted.append(granted)
             if not self._wakes(ticket.holder):
                 rows.notify(f"{NOTICES} {ticket.holder}")
+
+    def enqueue_job(self, claim: Claim) -> float | None:
+        """Put *claim* of a job into the queue if no call is free, and return the seconds until it tries again by
+        itself. Return 0.0 if it has a permit, and None if it may ask for one."""
+        if claim.key in self.permits:
+            return 0.0
+        if Capacity(self._limits, self.permits.values(), {}, self._rows.now).has_free_call(claim):
+            return None
+        known = self._rows.find(TICKET, claim.key)  # which may know the tokens of its call
+        return self._find_retry(claim, known.at if known is not None else self.enqueue(claim))
+
+    def _find_retry(self, claim: Claim, at: float) -> float:
+        """Return the seconds until a job that waits since *at* runs again, if no process is left to wake it."""
+        return SAFETY_SECONDS + self._rows.count(TICKET, _make_lane(claim), at)
 
     def enqueue(self, claim: Claim) -> float:
         """Put *claim* into the queue, at its old position if it has one, and return the time since which it waits."""

@@ -149,6 +149,25 @@ class SharedLimits:
             self.compute_cost(model, {"input_tokens": 1, "output_tokens": 1})
         return SharedTicket(self, find_provider(summarizer), model, call)
 
+    def queue_job(self, session: str, role: str, summarizer: Summarizer) -> float | None:
+        """Queue a dispatcher's job if no call is free, and return the seconds until it tries again if nobody wakes it.
+        Return 0.0 if it was woken and has a permit, and None if it may ask for one.
+
+        Called before the session is opened: to open it and to be refused then takes five times as long.
+        """
+        if self.dispatcher is None or getattr(summarizer, "deterministic", False):
+            return None
+        claim = self.make_ticket(summarizer, bool).take_permit(session, role).ticket.claim
+        wait = self._store.change_limits(lambda rows: self._begin(rows).enqueue_job(claim))
+        if wait:
+            self._schedule_heartbeat(Admission(is_queued=True))
+            self._listen(claim.holder)
+        return wait
+
+    def withdraw_job(self, session: str, role: str) -> None:
+        """Give back the permit of a job that was woken and asked no model."""
+        self._settle([_make_job_key(session, role)])
+
     def status(self) -> LimitsStatus:
         """Return the state of the limits over all processes. Raises ``StoreError`` if the store fails."""
 
@@ -372,7 +391,7 @@ class SharedTicket:
     def take_permit(self, session: str = "", role: str = "") -> SharedPermit:
         limits, key, holder = self.limits, self.claim.key, self.limits.holder
         if limits.dispatcher is not None:
-            key, holder = make_key(f"{make_key(session)} {make_key(role)}"), ""
+            key, holder = _make_job_key(session, role), ""
         tenant = limits.tenant_of(session)
         self.claim = Claim(key, tenant, self.provider, self.model, holder=holder, session=session, role=role)
         permit, self.is_granted = SharedPermit(limits, self, uuid.uuid4().hex, self.is_granted), False
@@ -500,3 +519,7 @@ def read_retry_after(error: BaseException) -> float:
     if status not in OVERLOADED or isinstance(after, bool) or not isinstance(after, int | float) or not after > 0:
         return 0.0
     return float(min(after, MAX_CLOSED))
+
+
+def _make_job_key(session: str, role: str) -> str:
+    return make_key(f"{make_key(session)} {make_key(role)}")

@@ -20,9 +20,12 @@ from memory.values import ValueObject
 
 from ..background import ContextCompactor, Options
 from ..config import Settings
-from ..events import EventHooks, Failed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
+from ..cost.limits import Limits
+from ..events import EventHooks, EventLog, Failed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
 from ..health import find_failures
 from ..models import compute_price
+from ..summarizers import as_summarizer
+from ..summarizers.configured import find_summarizer
 from ..timers import SYSTEM_CLOCK, Dispatcher
 
 R = TypeVar("R")
@@ -61,8 +64,9 @@ def run_due(
 
     *settings*, *summarizer* and *options* are those of the role's compactor (``ContextCompactor``), and *budget* is the
     maximum tokens of its prompts; the rest is in the log. After a failure, no model is asked before the retry time
-    recorded in the log. Any number of processes may call this at once: one of them compacts, and the others return when
-    its lease ends. A call that outlasts ``call_timeout`` counts as failed, and occupies this thread until it ends.
+    recorded in the log. While shared limits leave no call free, the session is not even opened. Any number of processes
+    may call this at once: one of them compacts, and the others return when its lease ends. A call that outlasts
+    ``call_timeout`` counts as failed, and occupies this thread until it ends.
 
     Raises ``StoreError`` if the store cannot be read or written, and ``ConfigError`` for wrong settings.
     """
@@ -76,6 +80,19 @@ def run_due(
     config = (settings if settings is not None else Settings()).for_role(role)
     if budget is not None:
         config = config.with_defaults(max_tokens=check_whole_number("budget", budget, 1))
+    limits, wait = options.get("limits"), None
+    shared = None if isinstance(limits, Limits) else limits
+    if shared is not None:
+        if summarizer is None and (summarizer := options.pop("llm_api", None)) is None:
+            summarizer = find_summarizer(config)
+        if wait := shared.queue_job(session, role, as_summarizer(summarizer)):
+            events = EventLog(clock, 1, session)
+            if (hook := options.get("on_event")) is not None:
+                events.add(hook, (Event,))
+            events.emit(
+                Skipped(role=role, generation=0, reason=Skip.LIMITED, rounds=0, tail=0, closed=0, retry_in=wait)
+            )
+            return Outcome(reason=str(Skip.LIMITED), retry_in=wait)
     memory, jobs, outcomes = Memory(session, store=store, clock=clock.now), _JobQueue(), _OutcomeRecorder()
     options["executor"] = jobs
     compactor = ContextCompactor.for_role(memory, role, config, summarizer, **options)
@@ -89,7 +106,10 @@ def run_due(
         compactor.stop(0)
     after = compactor.get_compaction()
     is_new = after is not None and (before is None or after.generation != before.generation)
-    return outcomes.make_outcome(after if is_new else None)
+    outcome = outcomes.make_outcome(after if is_new else None)
+    if shared is not None and wait == 0 and outcome.published is None and outcome.reason != Skip.LIMITED:
+        shared.withdraw_job(session, role)
+    return outcome
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -45,6 +45,7 @@ from compactor.journal import LEASE_SECONDS
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.workers import Worker, run_due
 from memory import Memory, Store, StoreUnreachable
+from memory.events import Event
 from memory.stores import join_name
 
 ONE = [Limit(max_concurrency=1)]
@@ -920,6 +921,41 @@ def test_a_job_that_may_not_ask_ends_and_comes_again_when_there_is_room(store: S
     assert [*dict.fromkeys(jobs.asked)] == [("s", ROLE), ("u", ROLE)]
     assert workers[0].run("u", ROLE).published is not None
     assert held.ticket.limits.status() == LimitsStatus(0, 0, 0.0, 0.0)
+
+
+def test_a_job_is_refused_before_its_session_is_opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has many jobs is not to use up the workers' time. The hooks hear of it all the same."""
+    limits = SharedLimits(store, ONE, dispatcher=Jobs())
+    write(store, "s")
+    assert Actor(limits, "t").ask() is None
+    told = list[Event]()
+    with monkeypatch.context() as patch:
+        patch.setattr("compactor.workers.due.Memory", lambda *_, **__: pytest.fail("it was opened"))
+        outcome = run_due(store, "s", ROLE, summarizer=ScriptedSummarizer(), limits=limits, on_event=told.append)
+    assert (outcome.reason, outcome.retry_in) == (Skip.LIMITED, SAFETY_SECONDS)
+    (skipped,) = told
+    assert isinstance(skipped, Skipped)
+    assert (skipped.session, skipped.role, skipped.reason) == ("s", ROLE, Skip.LIMITED)
+
+
+def test_a_job_that_was_woken_and_needs_no_model_gives_its_permit_back(store: Store) -> None:
+    """At once: the next one need not wait until it is not taken in time."""
+    limits = SharedLimits(store, ONE, dispatcher=(jobs := Jobs()))
+    held = Actor(limits, "t")
+    assert held.ask() is None
+    run = partial(run_due, store, role=ROLE, summarizer=ScriptedSummarizer(), limits=limits)
+    for name in ("nothing due", "u"):
+        assert run(name).reason == Skip.LIMITED
+    held.end()
+    assert run("nothing due").published is None
+    assert [*dict.fromkeys(session for session, _ in jobs.asked)] == ["nothing due", "u"]
+
+
+def test_a_job_without_a_model_waits_for_no_permit(store: Store) -> None:
+    limits = SharedLimits(store, ONE, dispatcher=Jobs())
+    write(store, "s")
+    assert Actor(limits, "t").ask() is None
+    assert run_due(store, "s", ROLE, settings=Settings(CONFIG), limits=limits).published is not None
 
 
 def test_a_run_without_a_dispatcher_leaves_no_ticket_behind(store: Store) -> None:
