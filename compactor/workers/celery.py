@@ -104,6 +104,7 @@ def _add_jobs(app: Celery, worker: Worker) -> None:
     @app.task(name=COMPACT, shared=False, autoretry_for=(StoreError, OSError), **retry)  # type: ignore[untyped-decorator]
     def compact(session: str, role: str, waits: bool = False) -> None:
         outcome = worker.run(unescape(session), unescape(role))
+        worker.end_rescue(unescape(session), unescape(role), outcome)
         is_waited_out = outcome.reason == BACKING_OFF and not waits  # else each job would start its own chain
         if not is_waited_out and (at := find_retry_time(outcome)) is not None:
             _send(app, session, role, at, waits=outcome.reason != Skip.LEASED)

@@ -46,6 +46,9 @@ class RecordingWorker:
     def rescue(self, _dispatcher: Dispatcher) -> int:
         return 0
 
+    def end_rescue(self, _session: str, _role: str, _outcome: Outcome) -> None:
+        """There are no leases."""
+
     def wait_for(self, is_so: Callable[[list[tuple[str, str, float]]], bool]) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: is_so(self.calls), _SOON), f"no job came: {len(self.calls)} calls"

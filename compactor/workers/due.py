@@ -23,6 +23,7 @@ from ..config import Settings
 from ..cost.limits import Limits
 from ..events import EventHooks, EventLog, Failed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
 from ..health import find_failures
+from ..journal import LEASE_SECONDS
 from ..models import compute_price
 from ..summarizers import as_summarizer
 from ..summarizers.configured import find_summarizer
@@ -167,20 +168,20 @@ class Worker(ValueObject):
     def rescue(self, dispatcher: Dispatcher) -> int:
         """Enqueue jobs for the calls of killed workers, ahead of others; return their number.
 
-        Call this every second, in any number of processes, if the engine takes long to retry a killed worker's job.
+        Call this every second, in any number of processes, if the engine takes long to retry a killed worker's job, and
+        ``end_rescue`` after each job. Without it, the session's job is enqueued again when as much time has passed as
+        a lease lasts: the worker may have been killed, too.
         """
-        rescued = 0
-        for role in self.roles:
-            sessions = [*self.store.take_expired(lease_name(role))]
-            try:
-                while sessions:
-                    dispatcher.due(sessions[-1], role, datetime.now(UTC))
-                    sessions.pop()
-                    rescued += 1
-            finally:
-                for session in sessions:  # the dispatcher failed: for the next call
-                    self.store.lease(session, lease_name(role), "", 0)
-        return rescued
+        take = self.store.take_expired
+        found = [(session, role) for role in self.roles for session in take(lease_name(role), LEASE_SECONDS)]
+        for session, role in found:
+            dispatcher.due(session, role, datetime.now(UTC))
+        return len(found)
+
+    def end_rescue(self, session: str, role: str, outcome: Outcome) -> None:
+        """Note that a job has run, with that *outcome*."""
+        if outcome.published is None:  # else it has had the lease
+            self.store.release(session, lease_name(role), "")
 
 
 def sweep(

@@ -310,16 +310,19 @@ class Store(ABC):
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:  # noqa: ARG002
         """Take or renew a lease for *seconds* and return 0.0. It saves money; correctness does not depend on it.
 
-        If another *holder* has it, return the seconds until it expires; with *take_over*, take it anyway.
+        If another *holder* has it, whose name is not empty, return the seconds until it expires; with *take_over*, take it anyway.
         """
         return 0.0
 
     def release(self, session: str, name: str, holder: str) -> None:  # noqa: B027
         """Release a lease; ignored if *holder* does not have it."""
 
-    def take_expired(self, name: str) -> Sequence[str]:  # noqa: ARG002
-        """Remove the expired leases of that *name*, and return their sessions, as far as these exist: the holders of
-        these leases were killed. Each is returned to one caller."""
+    def take_expired(self, name: str, seconds: float) -> Sequence[str]:  # noqa: ARG002
+        """Return the sessions with an expired lease of that *name*: the holders were killed.
+
+        Each is returned to one caller, and to one again every *seconds* until somebody takes its lease, or releases it
+        with an empty holder. Leases of unknown sessions are ignored.
+        """
         return ()
 
     def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:  # noqa: ARG002

@@ -230,7 +230,7 @@ class InMemoryStore(Store):
         now = self._clock()
         with self._lock:
             owner, until = self._leases.get((session, name), (holder, now))
-            if not take_over and owner != holder and until > now:
+            if not take_over and owner not in (holder, "") and until > now:
                 return until - now
             self._leases[session, name] = holder, now + seconds
             return 0.0
@@ -240,13 +240,13 @@ class InMemoryStore(Store):
             if self._leases.get((session, name), ("", 0.0))[0] == holder:
                 self._leases.pop((session, name), None)
 
-    def take_expired(self, name: str) -> Sequence[str]:
+    def take_expired(self, name: str, seconds: float) -> Sequence[str]:
         now = self._clock()
         with self._lock:
-            found = [one for one, (_, until) in self._leases.items() if one[1] == name and until <= now]
-            for one in found:
-                del self._leases[one]
-            return [session for session, _ in found if self._sessions.get(session)]
+            expired = [one for one, (_, until) in self._leases.items() if one[1] == name and until <= now]
+            found = [one for one in expired if self._sessions.get(one[0])]
+            self._leases.update(dict.fromkeys(found, ("", now + seconds)))
+            return [session for session, _ in found]
 
     def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:
         with self._limits_lock:

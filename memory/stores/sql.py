@@ -123,10 +123,12 @@ _KEEP_CHECKPOINT = text(
 _TAKE_LEASE = """INSERT INTO compactor_leases AS l (session, name, holder, expires)
     VALUES (:session, :name, :holder, {now} + :seconds)
     ON CONFLICT (session, name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires
-    WHERE l.holder = excluded.holder OR l.expires <= {now} OR :take_over"""
+    WHERE l.holder IN (excluded.holder, '') OR l.expires <= {now} OR :take_over"""
 _LEASE_LEFT = "SELECT expires - {now} FROM compactor_leases WHERE session = :session AND name = :name"
 _RELEASE = text("DELETE FROM compactor_leases WHERE session = :session AND name = :name AND holder = :holder")
-_TAKE_EXPIRED = """DELETE FROM compactor_leases WHERE name = :name AND expires <= {now}
+# A lease without a holder is anybody's, though it has not expired.
+_TAKE_EXPIRED = """UPDATE compactor_leases SET holder = '', expires = {now} + :seconds
+    WHERE name = :name AND expires <= {now} AND session IN (SELECT key FROM compactor_sessions)
     RETURNING (SELECT s.name FROM compactor_sessions s WHERE s.key = compactor_leases.session)"""
 # A compactor may have renewed its lease after the session was purged: the next purge takes that along.
 _PURGE_LEASES = "DELETE FROM compactor_leases WHERE session = :key OR expires <= {now}"
@@ -487,10 +489,11 @@ class SqlStore(Store):
         where = {"session": make_key(session), "name": make_key(name), "holder": make_key(holder)}
         self._connections.write(lambda connection: connection.execute(_RELEASE, where))
 
-    def take_expired(self, name: str) -> Sequence[str]:
+    def take_expired(self, name: str, seconds: float) -> Sequence[str]:
+        where = {"name": make_key(name), "seconds": seconds}
+
         def take(connection: Connection) -> list[str]:
-            found = connection.execute(self._take_expired, {"name": make_key(name)}).scalars().all()
-            return [unescape(session) for session in found if session is not None]
+            return [unescape(session) for session in connection.execute(self._take_expired, where).scalars()]
 
         return self._require_sound(lambda: self._connections.write(take))
 

@@ -60,8 +60,8 @@ class LeasingStoreContract(StoreContract):
         one.release("s", "n", "one")
         assert two.lease("s", "n", "two", 60) == 0.0
 
-    def test_expired_leases_are_taken_once(self) -> None:
-        """By one caller, with the sessions of that name; those still held, and those of no session, are not."""
+    def test_expired_leases_are_taken_by_one_caller(self) -> None:
+        """With the sessions of that name. Those still held, and those of unknown sessions, are not taken."""
         one, two = self.store, self.reopen()
         for name in NAMES:
             one.append(name, [make_entry()], 0)
@@ -69,20 +69,34 @@ class LeasingStoreContract(StoreContract):
         one.append("held", [make_entry()], 0)
         one.lease("held", "n", "one", 60)
         one.lease("unknown", "n", "one", 0)
-        assert [*two.take_expired("other")] == []
-        assert sorted(two.take_expired("n")) == sorted(NAMES)
-        assert [*one.take_expired("n")] == []
+        assert [*two.take_expired("other", 60)] == []
+        assert sorted(two.take_expired("n", 60)) == sorted(NAMES)
+        assert [*one.take_expired("n", 60)] == []
         assert two.lease("held", "n", "two", 60) > 0
+
+    def test_an_expired_lease_is_returned_until_somebody_takes_or_releases_it(self) -> None:
+        """Whoever was to take it may be killed too."""
+        one, two = self.store, self.reopen()
+        for name in ("taken", "released"):
+            one.append(name, [make_entry()], 0)
+            one.lease(name, "n", "one", 0)
+        assert sorted(two.take_expired("n", 0)) == sorted(one.take_expired("n", 0)) == ["released", "taken"]
+        assert sorted(two.take_expired("n", 60)) == ["released", "taken"]
+        assert two.lease("taken", "n", "two", 60) == 0.0
+        assert one.lease("taken", "n", "three", 60) > 0
+        one.release("released", "n", "")
+        two.release("taken", "n", "two")
+        assert [*one.take_expired("n", 60)] == []
 
     def test_leases_of_other_names_and_sessions_are_others(self) -> None:
         """For any text as a name."""
         one, two = self.store, self.reopen()
         for name in NAMES:
-            assert one.lease(name, "n", "one", 60) == one.lease("s", name, name, 60) == 0.0
+            assert one.lease(name, "n", "one", 60) == one.lease("s", name, f"one {name}", 60) == 0.0
         for name in NAMES:
             assert two.lease(name, "n", "two", 60) > 0
             assert two.lease("s", name, "two", 60) > 0
-            two.release("s", name, name)
+            two.release("s", name, f"one {name}")
             assert two.lease("s", name, "two", 60) == 0.0
 
     def test_a_lease_is_no_session(self) -> None:

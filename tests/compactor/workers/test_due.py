@@ -26,6 +26,7 @@ from compactor import (
     SummaryRequest,
     compose,
 )
+from compactor.journal import LEASE_SECONDS
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.workers import Outcome, Worker, run_due, sweep
 from memory import InMemoryStore, Memory, Store, StoreUnreachable, open_store
@@ -404,14 +405,19 @@ def test_a_killed_workers_session_is_handed_over_once_its_lease_has_expired(stor
     assert not_before is not None
 
 
-def test_a_killed_workers_session_that_no_engine_took_is_handed_over_later(store: Store) -> None:
-    for name in ("a", "b"):
-        write(store, 1, name)
-        store.lease(name, lease_name(ROLE), "a worker", 0)
+def test_a_killed_workers_session_is_handed_over_until_a_job_has_run() -> None:
+    """The engine may be down, or the next worker killed as well."""
+    clock = FakeClock()
+    store = InMemoryStore(clock.monotonic)
     worker, jobs = Worker(store=store, roles=(ROLE,)), Jobs()
-    jobs.raises, jobs.takes = ConnectionError("the broker is down"), 1
+    write(store, 1)
+    store.lease("s", lease_name(ROLE), "a worker", 0)
+    jobs.raises = ConnectionError("the broker is down")
     with pytest.raises(ConnectionError):
         worker.rescue(jobs)
     jobs.raises = None
-    worker.rescue(jobs)
-    assert sorted(session for session, *_ in jobs.asked) == ["a", "b"]
+    for rescued in (0, 1, 1):
+        assert worker.rescue(jobs) == rescued
+        clock.advance(LEASE_SECONDS)
+    worker.end_rescue("s", ROLE, worker.run("s", ROLE))
+    assert worker.rescue(jobs) == 0
