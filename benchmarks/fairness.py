@@ -2,10 +2,11 @@
 
     python -m benchmarks.fairness                             # one session of one, 1,000 and more of the other
     python -m benchmarks.fairness --quiet-sessions 5 --busy-sessions 200
+    python -m benchmarks.fairness --engine celery             # with a Redis server of its own; --broker rabbitmq
 
-Starts a PostgreSQL server of its own, and workers on Procrastinate that share a limit of calls at once. The quiet
-tenant's sessions are due one by one, *--every* seconds apart: first alone; then while the busy tenant's sessions are
-handed over, all at once; and then while they wait for their calls. Prints the seconds from when a session is due until
+Starts a PostgreSQL server of its own, and workers that share a limit of calls at once. The quiet tenant's sessions are
+due one by one, *--every* seconds apart: first alone; then while the busy tenant's sessions are handed over, all at
+once; and then while they wait for their calls. Prints the seconds from when a session is due until
 its compaction is published, as JSON.
 """
 
@@ -21,16 +22,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fleet import CONFIG, ROLE, covered_by, create_tables, messages_of, start_database
+from benchmarks.fleet import CONFIG, ROLE, brokers, connect, covered_by, create_tables, messages_of, start_database
 from benchmarks.sessions import PaidSummarizer, calls_in
 from compactor import Limit, Settings, SharedLimits
-from compactor.workers import Worker
-from compactor.workers.procrastinate import ProcrastinateDispatcher
+from compactor.workers import Dispatcher, Worker
+from compactor.workers.celery import work as run_celery
 from compactor.workers.procrastinate import work as run
 from memory import Memory, Store, open_store
 from memory.stores import join_name
@@ -39,7 +40,9 @@ from memory.stores import join_name
 ROUNDS = CONFIG.threshold + 1
 
 
-def work(url: str, calls: str, name: str, latency: float, concurrency: int, most: int) -> None:
+def work(
+    engine: str, url: str, broker: str, calls: str, name: str, latency: float, concurrency: int, most: int
+) -> None:
     store = open_store(url)
     worker = Worker(
         store=store,
@@ -48,6 +51,8 @@ def work(url: str, calls: str, name: str, latency: float, concurrency: int, most
         summarizer=PaidSummarizer(Path(calls), name, latency),
         options={"limits": SharedLimits(store, [Limit(max_concurrency=most, per="provider")])},
     )
+    if engine == "celery":
+        run_celery(broker, worker, concurrency=concurrency, loglevel="ERROR", quiet=True)
     while True:
         with suppress(Exception):
             asyncio.run(run(url, worker, concurrency=concurrency))
@@ -61,7 +66,7 @@ def write(url: str, names: Sequence[str]) -> None:
     store.close()
 
 
-def measure(store: Store, dispatcher: ProcrastinateDispatcher, names: Sequence[str], every: float) -> list[float]:
+def measure(store: Store, dispatcher: Dispatcher, names: Sequence[str], every: float) -> list[float]:
     """Write each session, and return the seconds that it waits for its compaction."""
     waited = []
     for name in names:
@@ -81,6 +86,8 @@ def measure(store: Store, dispatcher: ProcrastinateDispatcher, names: Sequence[s
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=["procrastinate", "celery"], default="procrastinate")
+    parser.add_argument("--broker", choices=["redis", "rabbitmq"], default="redis")
     parser.add_argument("--quiet-sessions", type=int, default=10)
     parser.add_argument("--busy-sessions", type=int, default=1_600)
     parser.add_argument("--workers", type=int, default=2)
@@ -102,7 +109,8 @@ def run_all(given: argparse.Namespace) -> dict[str, Any]:
     with ExitStack() as stack:
         calls = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "calls")
         url = stack.enter_context(start_database(stack).database())
-        create_tables("procrastinate", url)
+        broker = stack.enter_context(getattr(brokers, given.broker)()).url if given.engine == "celery" else ""
+        create_tables(given.engine, url)
         writers = [spawn.Process(target=write, args=(url, busy[one::2])) for one in range(2)]
         for writer in writers:
             writer.start()
@@ -112,20 +120,19 @@ def run_all(given: argparse.Namespace) -> dict[str, Any]:
         stack.callback(store.close)
         store.clear_due(store.list_due(datetime.now(UTC) + timedelta(hours=1), 10 * given.busy_sessions))  # no sweep
         for number in range(given.workers):
-            about = (url, calls, f"w{number}", given.latency, given.concurrency, given.max_concurrency)
-            worker = spawn.Process(target=work, args=about, daemon=True)
+            about = (given.engine, url, broker, calls, f"w{number}", given.latency)
+            worker = spawn.Process(target=work, args=(*about, given.concurrency, given.max_concurrency), daemon=True)
             worker.start()
             stack.callback(worker.kill)
-        dispatcher = stack.enter_context(ProcrastinateDispatcher(url))
+        dispatcher, other = (stack.enter_context(closing(connect(given.engine, url, broker))) for _ in range(2))
         measure(store, dispatcher, [f"warm {number}" for number in range(2 * given.workers)], 0.5)
         found = {"alone": measure(store, dispatcher, alone, given.every)}
         limits = SharedLimits(store, [Limit(max_concurrency=given.max_concurrency, per="provider")])
-        with ProcrastinateDispatcher(url) as other:
-            began = time.monotonic()
-            handing = threading.Thread(target=lambda: [other.due(name, ROLE) for name in busy])
-            handing.start()
-            found["while_handed_over"] = measure(store, dispatcher, meanwhile, given.every)
-            handing.join()
+        began = time.monotonic()
+        handing = threading.Thread(target=lambda: [other.due(name, ROLE) for name in busy])
+        handing.start()
+        found["while_handed_over"] = measure(store, dispatcher, meanwhile, given.every)
+        handing.join()
         while limits.status().queued + len(calls_in(Path(calls))) < 0.99 * given.busy_sessions:
             time.sleep(0.2)  # until a worker has looked at each
         looked, before, began = time.monotonic() - began, len(calls_in(Path(calls))), time.monotonic()

@@ -168,9 +168,9 @@ class Worker(ValueObject):
     def rescue(self, dispatcher: Dispatcher) -> int:
         """Enqueue jobs for the calls of killed workers, ahead of others; return their number.
 
-        Call this every second, in any number of processes, if the engine takes long to retry a killed worker's job, and
-        ``end_rescue`` after each job. Without it, the session's job is enqueued again when as much time has passed as
-        a lease lasts: the worker may have been killed, too.
+        Call this twice a second, in any number of processes, if the engine takes long to retry a killed worker's job,
+        and ``end_rescue`` after each job. Until then, the job is enqueued again whenever a lease would have expired:
+        the next worker may have been killed, too.
         """
         take = self.store.take_expired
         found = [(session, role) for role in self.roles for session in take(lease_name(role), LEASE_SECONDS)]

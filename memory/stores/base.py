@@ -310,7 +310,8 @@ class Store(ABC):
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:  # noqa: ARG002
         """Take or renew a lease for *seconds* and return 0.0. It saves money; correctness does not depend on it.
 
-        If another *holder* has it, whose name is not empty, return the seconds until it expires; with *take_over*, take it anyway.
+        If another *holder* has it, return the seconds until it expires; with *take_over*, take it anyway. An empty
+        holder is nobody.
         """
         return 0.0
 
