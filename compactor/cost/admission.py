@@ -318,8 +318,9 @@ class LimitTransaction:
             return 0.0
         if Capacity(self._limits, self.permits.values(), {}, self._rows.now).has_free_call(claim):
             return None
-        known = self._rows.find(TICKET, claim.key)  # which may know the tokens of its call
-        return self._find_retry(claim, known.at if known is not None else self.enqueue(claim))
+        if (known := self._rows.find(TICKET, claim.key)) is None:  # else it may know the tokens of its call
+            self._put(TICKET, copy_with(claim, at=self._rows.now))
+        return self._find_retry(claim, known.at if known is not None else self._rows.now)
 
     def _find_retry(self, claim: Claim, at: float) -> float:
         """Return the seconds until a job that waits since *at* runs again, if no process is left to wake it."""

@@ -121,6 +121,8 @@ class SharedLimits:
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
+        # Held while a job is enqueued. The store runs one transaction at a time: a permit is not to wait behind many.
+        self._enqueuing = threading.Lock()
         self._lock = threading.RLock()  # guards all below it, and the mutable state of tickets
         _LIMITS_BY_HOLDER.pop(self.holder, None)  # in a forked child, the parent's
         self.holder = uuid.uuid4().hex
@@ -158,7 +160,8 @@ class SharedLimits:
         if self.dispatcher is None or getattr(summarizer, "deterministic", False):
             return None
         claim = self.make_ticket(summarizer, bool).take_permit(session, role).ticket.claim
-        wait = self._store.change_limits(lambda rows: self._begin(rows).enqueue_job(claim))
+        with self._enqueuing:
+            wait = self._store.change_limits(lambda rows: self._begin(rows).enqueue_job(claim))
         if wait:
             self._schedule_heartbeat(Admission(is_queued=True))
             self._listen(claim.holder)
