@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +16,7 @@ from memory.errors import StoreError
 from memory.stores.base import escape, unescape
 
 from ..events import Skip
-from .due import BACKING_OFF, Worker, find_retry_time
+from .due import BACKING_OFF, LIMITED_PAUSE, Worker, find_retry_time
 from .priority import FIRST, Priorities
 
 __all__ = ["CeleryDispatcher", "make_app", "work"]
@@ -105,6 +106,8 @@ def _add_jobs(app: Celery, worker: Worker) -> None:
     def compact(session: str, role: str, waits: bool = False) -> None:
         outcome = worker.run(unescape(session), unescape(role))
         worker.end_rescue(unescape(session), unescape(role), outcome)
+        if outcome.reason == Skip.LIMITED:
+            time.sleep(LIMITED_PAUSE)
         is_waited_out = outcome.reason == BACKING_OFF and not waits  # else each job would start its own chain
         if not is_waited_out and (at := find_retry_time(outcome)) is not None:
             _send(app, session, role, at, waits=outcome.reason != Skip.LEASED)

@@ -32,6 +32,9 @@ from ..timers import SYSTEM_CLOCK, Dispatcher
 R = TypeVar("R")
 #: Retry delay in seconds for a job over the limits, if these give none.
 RETRY_SECONDS = 5.0
+#: Seconds for which a job over the shared limits keeps its slot, so that many of them do not take the processor time of
+#: jobs with a permit.
+LIMITED_PAUSE = 0.2
 #: Reasons for publishing nothing, besides those of ``Skip``.
 FAILED, BACKING_OFF, SHORTENED = "failed", "backing_off", "shortened"
 

@@ -16,8 +16,9 @@ from memory.errors import StoreError
 from memory.stores.base import escape, unescape
 from memory.stores.postgres import Postgres
 
+from ..events import Skip
 from ..timers import DaemonExecutor
-from .due import Worker, find_retry_time
+from .due import LIMITED_PAUSE, Worker, find_retry_time
 from .priority import FIRST, Priorities
 
 __all__ = ["ProcrastinateDispatcher", "make_app", "work"]
@@ -108,6 +109,8 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
     @app.task(name=COMPACT, queue=QUEUE, retry=_RETRY)
     async def compact(session: str, role: str) -> None:
         outcome = await run_in_thread(partial(worker.run, unescape(session), unescape(role)))
+        if outcome.reason == Skip.LIMITED:
+            await asyncio.sleep(LIMITED_PAUSE)
         if (at := find_retry_time(outcome)) is not None:
             await run_in_thread(partial(dispatcher.due, unescape(session), unescape(role), at))
 
