@@ -229,7 +229,8 @@ class ContextCompactor:
             self._rounds_now = None
         # Each round, and each system message, is counted once with all that read this memory.
         cycle, ledger = self._cycle, get_ledger(memory, role, self._count)
-        cycle.ledger, ledger.asked.is_watched = ledger, cycle.deferral is not None or cycle.trigger.goes_by_prompts
+        cycle.ledger = ledger
+        ledger.prompt_limits.is_watched = cycle.deferral is not None or cycle.trigger.goes_by_prompts
         if cycle.header_tokens is None:
             cycle.header_tokens = partial(_count_header, memory, role, self._count)
 

@@ -112,9 +112,9 @@ def compose(
     reminder = _make_plan_message(memory, role, plan) if plan is not None else None
     header_tokens = sum([count_message(message, ledger.count_again) for message in front])
     tool_tokens = count_tools(tools, ledger.count_again) if tools else 0
-    provider, asked = memory.provider(role), ledger.asked
-    before = ledger.header_tokens, ledger.tool_tokens, max(asked.budgets, default=0), asked.model
-    asked.budgets, asked.model = (*asked.budgets[-1:], budget - reserve), model
+    provider, limits = memory.provider(role), ledger.prompt_limits
+    before = ledger.header_tokens, ledger.tool_tokens, max(limits.budgets, default=0), limits.model
+    limits.budgets, limits.model = (*limits.budgets[-1:], budget - reserve), model
     ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
     if (look := getattr(provider, "look_for_published", None)) is not None:
         _call_provider(memory, role, look)
@@ -140,7 +140,7 @@ def compose(
         in_log = messages if plan_at is None else [*messages[:plan_at], *messages[plan_at + 1 :]]
         is_counted = whole is None or summary_as == "header"
         head = len(in_log) - view.messages if is_counted else len(front) + (compaction is not None)
-        asked.last_prompt = LastPrompt(
+        limits.last_prompt = LastPrompt(
             rounds,
             compaction,
             model,
@@ -150,15 +150,19 @@ def compose(
             tool_choice=tool_choice,
         )
     else:  # nothing can go on from it, nor from those before
-        asked.last_prompt = None
+        limits.last_prompt = None
     if view.reductions.by_round:
         published = list_published(view, messages, report)
         report = copy_with(report, reductions=(*published, *report.reductions))
     prompt = Prompt(cast("list[ChatCompletionMessageParam]", messages), report.tokens_after, report)
     prompt.__dict__["_layout"] = layout
-    if asked.is_watched and provider is not None and before != (header_tokens, tool_tokens, max(asked.budgets), model):
+    if (
+        limits.is_watched
+        and provider is not None
+        and before != (header_tokens, tool_tokens, max(limits.budgets), model)
+    ):
         _call_provider(memory, role, provider.notify_rounds_changed, rounds.total)
-    newest, seconds = memory.snapshot.total, asked.seconds
+    newest, seconds = memory.snapshot.total, limits.seconds
     seconds[newest] = max(time.perf_counter() - began, seconds.get(newest, 0.0))
     for old in [*seconds][:TIMED_ROUNDS] if len(seconds) > 2 * TIMED_ROUNDS else ():
         seconds.pop(old, None)
@@ -219,11 +223,11 @@ def show_all(
     if added and summary_as == "header":
         ahead = count_added(system, added, summary_as, view.ledger.count_again)
     tokens = PROMPT_TOKENS + view.header_tokens + ahead + last.tokens - first.tokens
-    asked = last.asked is not None and last.asked >= start
+    has_query = last.last_query is not None and last.last_query >= start
     for account in growing:
         tokens += account.totals.tokens
-        asked = asked or account.totals.asked is not None
-    if not asked or tokens > limit:
+        has_query = has_query or account.totals.last_query is not None
+    if not has_query or tokens > limit:
         return None
     messages = [*system, *added] if summary_as == "system" else place_in_front(system, added, summary_as)
     shared: list[Message] = []

@@ -251,10 +251,10 @@ class Cycle:
 
     def list_composed(self) -> tuple[object, ...]:
         """Return what the newest prompts told that is not in the log, and that a look goes by."""
-        ledger, asked = self.ledger, self.ledger.asked
-        if not asked.is_watched:
+        ledger, limits = self.ledger, self.ledger.prompt_limits
+        if not limits.is_watched:
             return ()
-        return ledger.header_tokens, ledger.tool_tokens, max(asked.budgets, default=0), asked.model
+        return ledger.header_tokens, ledger.tool_tokens, max(limits.budgets, default=0), limits.model
 
     def _list_token_inputs(self, now: Snapshot, composed: tuple[object, ...]) -> tuple[object, ...]:
         """Return what the tokens of a prompt depend on beside what is said."""
@@ -468,7 +468,7 @@ class StrategyPass:
         work.plan = self._read_plan() if cycle.plan is not None else None
         getter, last = cycle.rounds_now, None
         if work.takes_continued and getter is not None:
-            last = get_ledger(getter.memory, self.view.role, work.count).asked.last_prompt
+            last = get_ledger(getter.memory, self.view.role, work.count).prompt_limits.last_prompt
         if last is not None and work.may_continue(last.model or cycle.config.model):
             limit = work.config.summarizer_input_tokens
             work.continued = partial(

@@ -470,7 +470,7 @@ class Runner:
         if reason := self._forbid(run):
             raise StaleCompaction(reason)
         summarizer, permit, call = run.summarizer, run.permit, object()
-        run.asked = request.kind
+        run.request_kind = request.kind
         with self._lock:
             if len(self._calls) >= MAX_ABANDONED:
                 raise _make_hang_error(len(self._calls))
@@ -503,7 +503,7 @@ class Runner:
             self._backoff = None
             self._index_due |= run.published and self._cycle.journal.has_index
             # What failed before counts no more; but a reduction without a model says nothing of one that failed.
-            answered = run.asked or not self._model_failed
+            answered = run.request_kind or not self._model_failed
             if run.published or (run.reduced and error is None and answered):
                 self._discards, self.failures, self.last_error = 0, 0, None
             outcome = decide_consequences(error, self._discards, forced=run.forced)
@@ -572,7 +572,7 @@ class Runner:
         if not outcome.is_failure:
             return
         self.failures += 1
-        self._model_failed = bool(run.asked)
+        self._model_failed = bool(run.request_kind)
         after, paid = getattr(error, "retry_after", None), isinstance(error, SummaryRejected)
         delay = compute_backoff(self._config, self.failures, self._rng(), after, paid=paid)
         kind, status = classify_failure(error)
@@ -590,7 +590,7 @@ class Runner:
             )
         )
         if run.compacting or not isinstance(error, CompactionTimeout):  # else what hangs would be called again
-            self._publish_without_model(folds=self.circuit_open and run.asked in ("rounds", "changes"))
+            self._publish_without_model(folds=self.circuit_open and run.request_kind in ("rounds", "changes"))
         self._backoff = backoff = object()
         self._schedule(delay, backoff)
 

@@ -102,7 +102,7 @@ class Run:
     #: Why it did nothing.
     skip_reason: Skip | None = None
     #: What the summarizer was asked for last.
-    asked: RequestKind | None = None
+    request_kind: RequestKind | None = None
     #: It has taken the lease.
     leased: bool = False
     #: Seconds until a deferred compaction is looked at again, if nothing happens before.

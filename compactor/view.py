@@ -125,10 +125,12 @@ class View(ValueObject):
         if compaction is None:
             return 0
         view = copy_with(self, compaction=self.rounds.anchor(compaction))
-        if not self.end <= self.asked < view.end:
+        if not self.end <= self.newest_query < view.end:
             return view.compaction_tokens
         spoken = [
-            sum(self.list_costs(round_, group)) for round_, group in self.list_groups(self.asked) if group.from_user
+            sum(self.list_costs(round_, group))
+            for round_, group in self.list_groups(self.newest_query)
+            if group.from_user
         ]
         return view.compaction_tokens + sum(spoken[:1]) + sum(spoken[1:][-1:])
 
@@ -168,20 +170,20 @@ class View(ValueObject):
         return self.ledger.compute_prefix_sums(self.rounds, self.closed, self.reductions, start)
 
     @cached_property
-    def asked(self) -> int:
+    def newest_query(self) -> int:
         """The place of the newest round in which the user speaks, covered or not; -1 if there is none."""
         for place in range(self.total - 1, self.closed - 1, -1):
-            if self.open_accounts[place - self.closed].totals.asked is not None:
+            if self.open_accounts[place - self.closed].totals.last_query is not None:
                 return place
         sums = self.prefix_sums
-        asked = sums.totals[self.closed - sums.start].asked
-        if asked is not None:
-            return asked
-        if sums.asked_before is None:  # seldom: he is silent in all of the tail, and no other covered round is read
+        last_query = sums.totals[self.closed - sums.start].last_query
+        if last_query is not None:
+            return last_query
+        if sums.query_before is None:  # seldom: he is silent in all of the tail, and no other covered round is read
             before = range(sums.start - 1, -1, -1)
             spoken = (place for place in before if any(group.from_user for _, group in self.list_groups(place)))
-            sums.asked_before = next(spoken, -1)
-        return sums.asked_before
+            sums.query_before = next(spoken, -1)
+        return sums.query_before
 
     def count_tokens_after(self, end: int) -> int:
         """Return the tokens of all rounds after the first *end*."""

@@ -58,14 +58,14 @@ class Automatic(CostOptimal):
         return min(super()._first_summary, FIRST_SUMMARY)
 
     def _weigh(self, view: View) -> Verdict:
-        asked = view.ledger.asked
-        budget = max(asked.budgets, default=self._given.max_tokens)
+        limits = view.ledger.prompt_limits
+        budget = max(limits.budgets, default=self._given.max_tokens)
         if self._is_resumed is None:
             self._is_resumed = view.compaction is not None
         if budget is None and not self._is_resumed:
             return self._rule.verdict(view)
-        if self._agent is None or asked.model not in ("", self._agent):
-            self._agent = asked.model or self._given.model or self._model
+        if self._agent is None or limits.model not in ("", self._agent):
+            self._agent = limits.model or self._given.model or self._model
             self.prices, self._price_source = find_prices(self._agent, self._model)
         budget = budget or int(USABLE * (window_of(self._model) or DEFAULT_WINDOW))
         left = max(budget - view.header_tokens, 1)

@@ -228,7 +228,7 @@ class CostOptimal(Trigger):
         self.evaluation: CostEvaluated | None = None
         #: The last due compaction: its end, and at the time, the number of calls after that end and the rounds. The
         #: pass that makes the compaction keeps these rounds, so it sees no later calls.
-        self._asked: tuple[str, int, object] | None = None
+        self._last_due: tuple[str, int, object] | None = None
 
     def within(self, config: CompactorConfig) -> Self:
         trigger = copy.copy(self)
@@ -238,7 +238,7 @@ class CostOptimal(Trigger):
         if config.max_tokens is not None:
             chosen.append(over_tokens(max(1, int(config.max_tokens * config.token_ratio))))
         trigger._chosen = functools.reduce(operator.or_, chosen) if chosen else None
-        trigger._latency = trigger._asked = trigger.evaluation = None
+        trigger._latency = trigger._last_due = trigger.evaluation = None
         trigger._pauses = Pauses()
         return trigger
 
@@ -324,7 +324,7 @@ class CostOptimal(Trigger):
         best, price = find_best_interval(prices, sizes, style), price_compaction(prices, sizes, style)
         idle, work = self._pauses.observe(view), view.work
         # Whether it may continue, not whether it did: after the cache's end, none would be seen to share it.
-        continues = work is not None and work.takes_continued and work.may_continue(view.ledger.asked.model)
+        continues = work is not None and work.takes_continued and work.may_continue(view.ledger.prompt_limits.model)
         likely_cold, recheck_in = self._pauses.estimate_likely_cold(idle, continues=continues)
         # A compaction that begins at this number of prompt tokens is ready before they reach the budget.
         budget = self.budget or self._config.max_tokens or int(USABLE * view.window)
@@ -346,7 +346,7 @@ class CostOptimal(Trigger):
         if reason in _DUE_REASONS:
             end = view.find_due_end(self._config, mark)
             if end > view.end:
-                self._asked = (view.rounds[end - 1].id, view.count_calls_after(end), view.rounds)
+                self._last_due = (view.rounds[end - 1].id, view.count_calls_after(end), view.rounds)
         cost_evaluation = CostEvaluated(
             is_due=reason in _DUE_REASONS,
             reason=reason,
@@ -402,10 +402,10 @@ class CostOptimal(Trigger):
         return self._latency if self._latency is not None else FIRST_LATENCY
 
     def _measure_latency(self, view: View) -> None:
-        if self._asked is None or view.compaction is None:
+        if self._last_due is None or view.compaction is None:
             return
-        end_round_id, calls, rounds = self._asked
+        end_round_id, calls, rounds = self._last_due
         if view.compaction.end_round_id == end_round_id and view.rounds is not rounds:
             went_by = max(view.count_calls_after(view.end) - calls, 0)
             self._latency = went_by if self._latency is None else (self._latency + went_by) / 2
-            self._asked = None
+            self._last_due = None

@@ -281,8 +281,8 @@ class Inspection:
             (role, model), (Ledger(role, count), Ledger(role, count))
         )
         composed = get_ledger(memory, role, count)
-        self.budget = next(iter(composed.asked.budgets[-1:]), budget)
-        self._seconds = composed.asked.seconds
+        self.budget = next(iter(composed.prompt_limits.budgets[-1:]), budget)
+        self._seconds = composed.prompt_limits.seconds
         self.front = [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
         own = sum(count_message(message, count) for message in self.front)
         self.header_tokens = max(own, composed.header_tokens) + composed.tool_tokens

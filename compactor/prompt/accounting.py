@@ -79,7 +79,7 @@ class PrefixSums:
     #: The totals before each place from ``start`` on, one more than there are rounds.
     totals: list[RunningTotals] = field(default_factory=lambda: [RunningTotals()])
     #: The place of the newest round before these in which the user speaks, once that was looked up; -1: in none.
-    asked_before: int | None = None
+    query_before: int | None = None
 
     def __getitem__(self, index: int) -> RunningTotals:
         """Return the totals before *index*. Raises ``IndexError`` for one before ``start``."""
@@ -123,11 +123,11 @@ class Published(NamedTuple):
 class Ledger:
     """The costs of one role's rounds under one token counter. Any number of threads may ask it."""
 
-    def __init__(self, role: str, count: TokenCounter, asked: PromptLimits | None = None) -> None:
+    def __init__(self, role: str, count: TokenCounter, prompt_limits: PromptLimits | None = None) -> None:
         self.role = role
         self.count = count
         #: What the role's last prompt was to fit, with whatever counter it was counted.
-        self.asked = asked if asked is not None else PromptLimits()
+        self.prompt_limits = prompt_limits if prompt_limits is not None else PromptLimits()
         #: Tokens of the last prompt's messages before the compaction, and of its tools; only the composer knows them.
         self.header_tokens = 0
         self.tool_tokens = 0
@@ -215,8 +215,8 @@ class Ledger:
         (_, before, last_origin), self._summed = self._summed, (prefix, moment, origin)
         if before and before[0] != moment[0]:  # nothing that was erased is kept
             self._shortened, self.published = {}, {}
-            if (last := self.asked.last_prompt) is not None and last.rounds.redactions != moment[0]:
-                self.asked.last_prompt = None
+            if (last := self.prompt_limits.last_prompt) is not None and last.rounds.redactions != moment[0]:
+                self.prompt_limits.last_prompt = None
             for round_id in erased:
                 self._open_accounts.pop(round_id, None)
             accounts = [*self._accounts.items(), *self._kept.items()]
@@ -237,8 +237,8 @@ class Ledger:
         last, own = prefix.totals[-1], account.totals
         prefix.accounts.append(account)
         prefix.round_numbers.append(account.number)
-        asked = prefix.stop if own.asked is not None else last.asked
-        prefix.totals.append(RunningTotals._make((*map(add, last[:-1], own[:-1]), asked)))
+        last_query = prefix.stop if own.last_query is not None else last.last_query
+        prefix.totals.append(RunningTotals._make((*map(add, last[:-1], own[:-1]), last_query)))
         prefix.stop += 1  # last: readers hold no lock, and go by it
         number = account.number
         if account.parts is None or self._accounts.get(number) is account:
@@ -326,7 +326,7 @@ class Ledger:
             shortest=sum([part.levels[-1].tokens if part.levels else part.tokens for part in parts]),
             pinned=sum([part.tokens for part in parts if part.pinned]),
             dropped=int(tells_of_drops(reductions)) if reductions else 0,
-            asked=0 if any(part.group.from_user for part in parts) else None,
+            last_query=0 if any(part.group.from_user for part in parts) else None,
         )
         return tuple(parts), totals
 
@@ -423,6 +423,6 @@ def get_ledger(memory: Memory, role: str, count: TokenCounter) -> Ledger:
     if ledger is None:
         for oldest in list(ledgers)[: max(len(ledgers) + 1 - MAX_COUNTERS, 0)]:
             ledgers.pop(oldest, None)
-        asked = next(iter(ledgers.values())).asked if ledgers else None
-        ledger = ledgers.setdefault(key, Ledger(role, count, asked))
+        limits = next(iter(ledgers.values())).prompt_limits if ledgers else None
+        ledger = ledgers.setdefault(key, Ledger(role, count, limits))
     return ledger

@@ -152,8 +152,8 @@ class _Frame:
     def spoken(self) -> tuple[PromptPart, ...]:
         """The fixed parts of the newest query's round, if that is an open one of the tail."""
         view = self.view
-        is_open = view.asked >= max(view.closed, view.end)
-        spoken = view.open_accounts[view.asked - view.closed].spoken if is_open else ()
+        is_open = view.newest_query >= max(view.closed, view.end)
+        spoken = view.open_accounts[view.newest_query - view.closed].spoken if is_open else ()
         return (*spoken[:1], *spoken[1:][-1:]) if self.keeps_first else spoken[-1:]
 
     @property
@@ -194,7 +194,7 @@ class _Frame:
     def fix_query(self, index: int, parts: list[PromptPart]) -> list[PromptPart]:
         """Return *parts* of the round at *index*. In that of the newest query, the user's first words and his last are
         fixed."""
-        spoken = [n for n, part in enumerate(parts) if part.group.from_user] if index == self.view.asked else []
+        spoken = [n for n, part in enumerate(parts) if part.group.from_user] if index == self.view.newest_query else []
         for number in {*(spoken[:1] if self.keeps_first else ()), *spoken[-1:]}:
             parts[number] = copy_with(parts[number], fixed=True, pinned=True, levels=())
         return parts
@@ -213,7 +213,8 @@ class _Frame:
     def list_parts_ahead(self, first: int) -> list[PromptPart]:
         """Return the parts before round *first* that are shown all the same: the newest query and pinned posts."""
         view = self.view
-        ahead = [part for part in self.get_parts(view.asked) if part.fixed] if 0 <= view.asked < first else []
+        query = view.newest_query
+        ahead = [part for part in self.get_parts(query) if part.fixed] if 0 <= query < first else []
         for round_id in view.pinned:
             place = (view.rounds.find_end(round_id) or 0) - 1
             if view.end <= place < first and view.rounds[place].id == round_id:
@@ -248,7 +249,7 @@ class _Frame:
         for place in draft.counted:
             account = self.prefix_sums.accounts[place - self.prefix_sums.start]
             kept = account.parts  # asked once: another thread may drop them meanwhile
-            if place == self.view.asked:
+            if place == self.view.newest_query:
                 parts += self.get_parts(place)
             elif kept is not None:
                 parts += kept

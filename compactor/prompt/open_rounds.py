@@ -52,7 +52,7 @@ class RunningTotals(NamedTuple):
     #: Rounds of which posts were dropped.
     dropped: int = 0
     #: The place of the newest round in which the user speaks; None: in none of these.
-    asked: int | None = None
+    last_query: int | None = None
 
 
 class Block(NamedTuple):
@@ -142,8 +142,8 @@ CountGroups = Callable[[Round, Round, Sequence[MessageGroup], Overlays], tuple[t
 def add_totals(*totals: RunningTotals) -> RunningTotals:
     """Return the totals of blocks of one round."""
     sums = map(sum, zip(*[one[:-1] for one in totals], strict=True))
-    asked = next((one.asked for one in totals if one.asked is not None), None)
-    return RunningTotals._make((*sums, asked))
+    last_query = next((one.last_query for one in totals if one.last_query is not None), None)
+    return RunningTotals._make((*sums, last_query))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

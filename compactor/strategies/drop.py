@@ -152,7 +152,7 @@ class _Dropper:
     def _stays(self, group: TailGroup) -> bool:
         """Return whether a message group always stays, regardless of the rules."""
         tail, posts = self._tail, [post for post in group.group.posts if post is not None]
-        if group.group.from_user and (group.round_index == self._view.asked or group.prohibitions):
+        if group.group.from_user and (group.round_index == self._view.newest_query or group.prohibitions):
             return True
         if group.round_index >= self._protected_from and not any(post.tool_calls or is_result(post) for post in posts):
             return True

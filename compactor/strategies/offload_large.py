@@ -102,7 +102,7 @@ def _find_candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator
     stays = {*tail.find_newest(keep_last), tail.latest_answer}
     for from_user in (False, True) if users_too else (False,):
         for group in tail.groups:
-            if group.group.from_user != from_user or (from_user and group.round_index == tail.view.asked):
+            if group.group.from_user != from_user or (from_user and group.round_index == tail.view.newest_query):
                 continue
             if tail.view.is_reducible(group.round_, group.group):
                 yield from ((group, post) for post in group.posts if group.locate(post) not in stays)

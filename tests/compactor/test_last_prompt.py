@@ -169,7 +169,7 @@ def request_of(memory: Memory, count: int = 2, limit: int = WIDE) -> Continued |
 
 
 def going_on_with(memory: Memory, view: View, rounds: Sequence[Round], limit: int = WIDE) -> Continued | None:
-    last = view.ledger.asked.last_prompt
+    last = view.ledger.prompt_limits.last_prompt
     if last is None:
         return None
     return last.go_on(view, view.compaction, rounds, "Summarise.", count=count_tokens, limit=limit)
@@ -279,7 +279,7 @@ def test_what_is_erased_is_not_sent_again(memory: Memory) -> None:
     memory.redact("r5.p1")
     assert request_of(memory, 1) is None
     assert seen(memory).tokens
-    assert seen(memory).ledger.asked.last_prompt is None
+    assert seen(memory).ledger.prompt_limits.last_prompt is None
     prompted(memory)
     assert request_of(memory, 1) is not None
 
@@ -336,7 +336,7 @@ def test_the_plan_stands_where_the_provider_has_it(memory: Memory) -> None:
         going_on = request_of(memory, count)
         assert going_on is not None
         assert going_on.messages[:-1] == prompt.messages[:sent]
-    assert "book" not in repr(seen(memory).ledger.asked.last_prompt)
+    assert "book" not in repr(seen(memory).ledger.prompt_limits.last_prompt)
 
 
 def test_a_plan_between_the_rounds_is_sent_as_it_was(memory: Memory) -> None:

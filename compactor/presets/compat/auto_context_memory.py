@@ -224,7 +224,7 @@ class AutoContextMemory:
             raise NotDeleted(f"message {index} waits for a result or an approval; delete it when that has come")
         if tail.view.is_pinned(target.round_, target.group):
             raise NotDeleted(f"message {index} is pinned; unpin it first")
-        if target.group.from_user and target.round_index == tail.view.asked:
+        if target.group.from_user and target.round_index == tail.view.newest_query:
             raise NotDeleted(f"message {index} is the newest question, which each prompt asks; add a newer one first")
         self._hide(target, tail, index)
         self._shown = [other for other in self._shown or () if other[1] is None or other[1].group is not group.group]

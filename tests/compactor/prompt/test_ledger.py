@@ -80,7 +80,7 @@ def told(sums: PrefixSums, start: int | None = None) -> tuple[list[RunningTotals
         one._replace(
             tokens=one.tokens - first.tokens,
             messages=one.messages - first.messages,
-            asked=one.asked if one.asked is not None and one.asked >= start else None,
+            last_query=one.last_query if one.last_query is not None and one.last_query >= start else None,
             shortest=one.shortest - first.shortest,
             pinned=one.pinned - first.pinned,
             dropped=one.dropped - first.dropped,
@@ -123,7 +123,7 @@ def test_sums_tell_of_all_rounds_before_a_place() -> None:
     )
     assert [one.tokens for one in before(sums)] == [0, cost, cost]
     assert [one.messages for one in before(sums)] == [0, 3, 3]
-    assert [one.asked for one in before(sums)] == [None, 0, 0]
+    assert [one.last_query for one in before(sums)] == [None, 0, 0]
     assert [(counted.round_id, counted.number) for counted in sums.accounts] == [(rounds[0].id, 1), ("second", 2)]
     assert sums.list_numbers(range(2)) == [1, 2]
 
@@ -207,7 +207,7 @@ def test_rounds_before_the_origin_are_not_counted() -> None:
     assert (sums.start, sums.stop) == (45, 49)
     assert sums.list_numbers(range(46, 48)) == [47, 48]
     assert sums.list_numbers(range(3, 3)) == []
-    assert sums[49].asked == 48
+    assert sums[49].last_query == 48
     with pytest.raises(IndexError, match="begin at place 45, not at 44"):
         sums[44]
 
@@ -227,8 +227,8 @@ def test_what_lies_before_the_origin_is_let_go_when_that_moves_on() -> None:
     second = sums_of(ledger, rounds, 50)
 
     assert (second.start, second.stop) == (40, 59)
-    assert second[45].asked == 44
-    assert second[40].asked is None
+    assert second[45].last_query == 44
+    assert second[40].last_query is None
     assert early[10].messages == 20, "who holds the sums of an earlier moment keeps them"
     assert sums_of(ledger, rounds, 45) is second
     assert counter.texts == []
