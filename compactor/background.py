@@ -32,7 +32,7 @@ from .cycle import Cycle, Strategy
 from .events import EventHooks, EventLog, Hook, Reverted, Skip
 from .host_rounds import adapt_rounds
 from .journal import EVENTS_TO_RECORD, JournalWriter, LocalJournal
-from .prompt.accounting import Ledger, get_ledger
+from .prompt.token_cache import TokenCache, get_token_cache
 from .runner import Runner, State
 from .summarizers import as_summarizer
 from .summarizers.configured import find_summarizer
@@ -183,7 +183,7 @@ class ContextCompactor:
             trigger=condition,
             given_strategies=given,
             is_automatic=isinstance(trigger, Automatic),
-            ledger=Ledger(role, self._count),
+            token_cache=TokenCache(role, self._count),
             emit=emit,
             emit_later=self._events.emit_later,
             monotonic=clock.monotonic,
@@ -228,9 +228,9 @@ class ContextCompactor:
             self._journal.use(memory.journal(role), role)
             self._rounds_now = None
         # Each round, and each system message, is counted once with all that read this memory.
-        cycle, ledger = self._cycle, get_ledger(memory, role, self._count)
-        cycle.ledger = ledger
-        ledger.prompt_limits.is_watched = cycle.deferral is not None or cycle.trigger.goes_by_prompts
+        cycle, token_cache = self._cycle, get_token_cache(memory, role, self._count)
+        cycle.token_cache = token_cache
+        token_cache.prompt_limits.is_watched = cycle.deferral is not None or cycle.trigger.goes_by_prompts
         if cycle.header_tokens is None:
             cycle.header_tokens = partial(_count_header, memory, role, self._count)
 

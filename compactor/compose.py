@@ -21,11 +21,11 @@ from memory.values import ValueObject
 from memory.visibility import sees
 
 from .errors import BudgetExceeded
-from .prompt.accounting import TIMED_ROUNDS, Ledger, get_ledger
 from .prompt.fit import Report, fit, list_published
 from .prompt.groups import Message, MessageGroup, copy_messages, is_summary
 from .prompt.layout import Layout, Source, SummaryAs, count_added, place_in_front
 from .prompt.shorten import PromptPart, is_result
+from .prompt.token_cache import TIMED_ROUNDS, TokenCache, get_token_cache
 from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_prompt, count_tools, get_counter
 from .view import LastPrompt, View
 
@@ -103,24 +103,24 @@ def compose(
     take only one.
     """
     began = time.perf_counter()
-    ledger, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
+    token_cache, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
     if type(budget) is not int or type(reserve) is not int or budget < 1 or reserve < 0:
         check_whole_number("budget", budget, 1)
         check_whole_number("reserve", reserve)
     if on_overflow not in ("raise", "warn"):
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
     reminder = _make_plan_message(memory, role, plan) if plan is not None else None
-    header_tokens = sum([count_message(message, ledger.count_again) for message in front])
-    tool_tokens = count_tools(tools, ledger.count_again) if tools else 0
-    provider, limits = memory.provider(role), ledger.prompt_limits
-    before = ledger.header_tokens, ledger.tool_tokens, max(limits.budgets, default=0), limits.model
+    header_tokens = sum([count_message(message, token_cache.count_again) for message in front])
+    tool_tokens = count_tools(tools, token_cache.count_again) if tools else 0
+    provider, limits = memory.provider(role), token_cache.prompt_limits
+    before = token_cache.header_tokens, token_cache.tool_tokens, max(limits.budgets, default=0), limits.model
     limits.budgets, limits.model = (*limits.budgets[-1:], budget - reserve), model
-    ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
+    token_cache.header_tokens, token_cache.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
     if (look := getattr(provider, "look_for_published", None)) is not None:
         _call_provider(memory, role, look)
     for attempt in range(2):
         rounds, compaction = memory.get_role_rounds(role)
-        view = View(rounds, compaction, ledger, header_tokens + tool_tokens, model)
+        view = View(rounds, compaction, token_cache, header_tokens + tool_tokens, model)
         limit = math.floor((budget - reserve) / rounds.usage.correction)
         whole = show_all(view, front, limit, summary_as) if reminder is None else None
         messages, report, layout = whole or fit(view, front, reminder, limit, max(1, int(budget * GRID)), summary_as)
@@ -217,16 +217,16 @@ def show_all(
     start, closed = view.end, view.closed
     if start > closed or (view.reductions.version and view.first_dropped):
         return None
-    sums, growing = view.prefix_sums, view.open_accounts  # none of which is covered
+    sums, growing = view.prefix_sums, view.open_rounds  # none of which is covered
     first, last = sums.totals[start - sums.start], sums.totals[closed - sums.start]
     ahead, added = view.compaction_tokens, [view.summary] if view.summary is not None else []
     if added and summary_as == "header":
-        ahead = count_added(system, added, summary_as, view.ledger.count_again)
+        ahead = count_added(system, added, summary_as, view.token_cache.count_again)
     tokens = PROMPT_TOKENS + view.header_tokens + ahead + last.tokens - first.tokens
     has_query = last.last_query is not None and last.last_query >= start
-    for account in growing:
-        tokens += account.totals.tokens
-        has_query = has_query or account.totals.last_query is not None
+    for counted in growing:
+        tokens += counted.totals.tokens
+        has_query = has_query or counted.totals.last_query is not None
     if not has_query or tokens > limit:
         return None
     messages = [*system, *added] if summary_as == "system" else place_in_front(system, added, summary_as)
@@ -234,7 +234,7 @@ def show_all(
     depths = bytearray()
     runs: list[Sequence[PromptPart]] = []
     # Asked once: another thread may drop the parts meanwhile.
-    all_parts = [account.parts for account in sums.accounts[start - sums.start : closed - sums.start]]
+    all_parts = [counted.parts for counted in sums.round_tokens[start - sums.start : closed - sums.start]]
     if len(growing) == 1 and not growing[0].blocks.blocks:  # a short round, as mostly, is copied with the closed ones
         all_parts.append(growing[0].rest)
         growing = ()
@@ -246,9 +246,9 @@ def show_all(
             shared += part.messages
             depths += part.depths
     messages += copy_messages(shared, depths)
-    for account in growing:
-        messages += account.hand_out()
-        runs += account.blocks.parts, account.rest
+    for counted in growing:
+        messages += counted.hand_out()
+        runs += counted.blocks.parts, counted.rest
     return messages, Report(tokens, tokens), Layout(system, summary_as, view.compaction, runs)
 
 
@@ -260,9 +260,9 @@ def _read_arguments(
     model: str,
     counter: TokenCounter | None,
     summary_as: SummaryAs,
-) -> tuple[Ledger, tuple[Message, ...]]:
-    """Return the role's ledger, and the system messages in front: *system*, then memory's header as *role* sees it.
-    Raises ``TypeError`` if an argument is of the wrong kind, and ``ValueError`` for an unknown *summary_as*."""
+) -> tuple[TokenCache, tuple[Message, ...]]:
+    """Return the role's token cache, and the system messages in front: *system*, then memory's header as *role* sees
+    it. Raises ``TypeError`` if an argument is of the wrong kind, and ``ValueError`` for an unknown *summary_as*."""
     if not isinstance(memory, Memory):
         own = " (Memory.from_messages makes one of messages)" if isinstance(memory, list) else ""
         require("memory", memory, Memory, f"a Memory{own}")
@@ -288,7 +288,7 @@ def _read_arguments(
     front = [keep_known(message) for message in system] if system else []
     if memory.snapshot.header:
         front += [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
-    return get_ledger(memory, role, counter if counter is not None else get_counter(model)), tuple(front)
+    return get_token_cache(memory, role, counter if counter is not None else get_counter(model)), tuple(front)
 
 
 def _call_provider(memory: Memory, role: str, method: Callable[..., object] | None, *args: object) -> object:
@@ -357,19 +357,19 @@ def budget_status(
 
     *system*, *tools* and *summary_as* are those of ``compose``. Takes time in proportion to the tail.
     """
-    ledger, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
+    token_cache, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
     if budget is not None:
         check_whole_number("budget", budget, 1)
     rounds, compaction = memory.get_role_rounds(role)
-    header = count_prompt(front, ledger.count, tools) - PROMPT_TOKENS
-    view = View(rounds, compaction, ledger, header, model)
+    header = count_prompt(front, token_cache.count, tools) - PROMPT_TOKENS
+    view = View(rounds, compaction, token_cache, header, model)
     by_kind: Counter[str] = Counter()
     for place in view.places:
         for round_, group in view.list_groups(place):
             for post, tokens in zip(group.posts, view.list_costs(round_, group), strict=True):
                 by_kind[_name_kind(post, group, role)] += tokens
     conversation = by_kind.total()
-    summary = count_added(front, [view.summary], summary_as, ledger.count) if view.summary is not None else 0
+    summary = count_added(front, [view.summary], summary_as, token_cache.count) if view.summary is not None else 0
     return BudgetStatus(
         PROMPT_TOKENS + header + summary + conversation,
         budget,

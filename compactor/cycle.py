@@ -41,8 +41,8 @@ from .host_rounds import HostRounds, adapt_rounds
 from .journal import JournalWriter
 from .lazy_imports import importing
 from .plan import render_plan
-from .prompt.accounting import Ledger, get_ledger
 from .prompt.groups import Message
+from .prompt.token_cache import TokenCache, get_token_cache
 from .summarize import Run, Work
 from .summarizers.base import Experience, Summarizer, Summary
 from .summarizers.extractive import ExtractiveSummarizer
@@ -88,7 +88,7 @@ class Cycle:
     #: The strategies in their order; None: the usual ones, those for a trigger that was chosen automatically or not.
     given_strategies: Sequence[Strategy] | None = None
     is_automatic: bool = False
-    ledger: Ledger
+    token_cache: TokenCache
     emit: Callable[[Event], None]
     #: Emits an event of that class, with fields of these names and values, which is made when somebody asks for it.
     emit_later: Callable[..., None]
@@ -146,7 +146,7 @@ class Cycle:
         from there. Raises the errors of getter, journal, trigger, strategies and summarizer, ``SummaryRejected``,
         ``LeasedElsewhere``, ``LimitReached``, and ``StaleCompaction`` if the log has changed under the cycle.
         """
-        self.ledger.count("")  # loads the tokenizer, so that the first prompt need not
+        self.token_cache.count("")  # loads the tokenizer, so that the first prompt need not
         if self.config.model and not self._is_checked:
             self._check_model(self.config.model)
         prepared_at: int | None = None
@@ -225,7 +225,7 @@ class Cycle:
 
     def _emit_undue(self, now: Snapshot, tail: int) -> None:
         rounds, closed = now.total - len(now.hidden), now.closed_prefix - bisect_right(now.hidden, now.closed_prefix)
-        role, generation = self.ledger.role, now.get_journal(self.ledger.role).generation
+        role, generation = self.token_cache.role, now.get_journal(self.token_cache.role).generation
         self.emit_later(*_EVALUATED, (role, generation, rounds, tail, False, False), repeats=True)
         skipped = role, generation, rounds, tail, closed, Skip.BELOW_TRIGGER, None
         self.emit_later(*_SKIPPED, skipped, repeats=True)
@@ -242,7 +242,7 @@ class Cycle:
         tokens = view.tokens if self.counts_bytes else math.inf
         tail = view.count_tokens_after(view.end) if self.counts_bytes else math.inf
         # A call that waits gets a note for each result that it lacks, as soon as something else is said.
-        newest = [part.group for account in view.growing[-1:] for part in account.parts[-1:] if part.group.pending]
+        newest = [part.group for counted in view.growing[-1:] for part in counted.parts[-1:] if part.group.pending]
         notes = sum([max(len(group.calls) + 1 - len(group.posts), 0) for group in newest])
         tokens, tail = tokens + notes * MESSAGE_BOUND, tail + notes * MESSAGE_BOUND
         bounds = Bounds(view.tail_length, view.messages + notes, tail, tokens * correction, self.config.model)
@@ -251,14 +251,14 @@ class Cycle:
 
     def list_composed(self) -> tuple[object, ...]:
         """Return what the newest prompts told that is not in the log, and that a look goes by."""
-        ledger, limits = self.ledger, self.ledger.prompt_limits
+        token_cache, limits = self.token_cache, self.token_cache.prompt_limits
         if not limits.is_watched:
             return ()
-        return ledger.header_tokens, ledger.tool_tokens, max(limits.budgets, default=0), limits.model
+        return token_cache.header_tokens, token_cache.tool_tokens, max(limits.budgets, default=0), limits.model
 
     def _list_token_inputs(self, now: Snapshot, composed: tuple[object, ...]) -> tuple[object, ...]:
         """Return what the tokens of a prompt depend on beside what is said."""
-        role = self.ledger.role
+        role = self.token_cache.role
         return (
             now.journals.get(role),
             now.prepared.get(role),
@@ -278,11 +278,11 @@ class Cycle:
         encoding, window = find_encoding(model), window_of(model)
         if encoding is None or window is None:
             told = encoding or DEFAULT_ENCODING
-            self.emit(ModelUnknown(role=self.ledger.role, model=model, encoding=told, window=window))
+            self.emit(ModelUnknown(role=self.token_cache.role, model=model, encoding=told, window=window))
 
     def read_rounds(self) -> Rounds | HostRounds:
         """Return the rounds as they are now, as the role sees them."""
-        getter, role = self.rounds_now, self.ledger.role
+        getter, role = self.rounds_now, self.token_cache.role
         if getter is None:
             return adapt_rounds(self.rounds_getter(), role)
         return Rounds(getter.memory.snapshot, role or getter.role, include_failed=False)
@@ -353,11 +353,11 @@ class StrategyPass:
             rounds = cycle.read_rounds()
             if not cycle.journal.withdraw_lost(rounds):
                 break
-        ledger, header = cycle.ledger, cycle.header_tokens() if cycle.header_tokens is not None else 0
+        token_cache, header = cycle.token_cache, cycle.header_tokens() if cycle.header_tokens is not None else 0
         #: What strategies may ask the summarizer with; and the generation that is current, as far as it knows.
         self.work = Work(
             summarizer=run.summarizer if run is not None else ExtractiveSummarizer(),
-            count=ledger.count,
+            count=token_cache.count,
             config=cycle.config,
             emit=cycle.emit,
             monotonic=cycle.monotonic,
@@ -376,8 +376,8 @@ class StrategyPass:
         view = View(
             rounds,
             rounds.anchor(state.current),
-            ledger,
-            max(header, ledger.header_tokens) + ledger.tool_tokens,
+            token_cache,
+            max(header, token_cache.header_tokens) + token_cache.tool_tokens,
             cycle.config.model,
             self.work,
             keeps_reductions=cycle.journal.keeps_reductions,
@@ -468,7 +468,7 @@ class StrategyPass:
         work.plan = self._read_plan() if cycle.plan is not None else None
         getter, last = cycle.rounds_now, None
         if work.takes_continued and getter is not None:
-            last = get_ledger(getter.memory, self.view.role, work.count).prompt_limits.last_prompt
+            last = get_token_cache(getter.memory, self.view.role, work.count).prompt_limits.last_prompt
         if last is not None and work.may_continue(last.model or cycle.config.model):
             limit = work.config.summarizer_input_tokens
             work.continued = partial(
@@ -642,7 +642,7 @@ class StrategyPass:
                 next_post_id=ids[last] if last < len(ids) else "",
                 posts=last - first,
                 tokens_before=sum(tokens for _, tokens in before),
-                tokens_after=_count_tokens_after(overlay, before, view.ledger.count),
+                tokens_after=_count_tokens_after(overlay, before, view.token_cache.count),
                 seconds=work.monotonic() - work.began,
                 usage=overlay.usage,
                 price=work.compute_price(overlay.usage, overlay.model),

@@ -137,7 +137,7 @@ class Runner:
     ) -> None:
         self._cycle = cycle
         self._config = cycle.config
-        self.role = cycle.ledger.role
+        self.role = cycle.token_cache.role
         self._summarizer = summarizer
         self._events = events
         self._clock = clock

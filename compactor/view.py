@@ -16,10 +16,10 @@ from memory.values import ValueObject
 from memory.visibility import Rounds
 
 from .host_rounds import HostRounds
-from .prompt.accounting import Ledger, PrefixSums, group_pins, is_pinned
 from .prompt.groups import Message, MessageGroup, apply_overlays, group_messages
-from .prompt.open_rounds import OpenAccount
+from .prompt.open_rounds import OpenRoundTokens
 from .prompt.shorten import is_result
+from .prompt.token_cache import PrefixSums, TokenCache, group_pins, is_pinned
 from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, TokenCounter, count_message, count_prompt, window_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class View(ValueObject):
     rounds: Rounds | HostRounds
     #: The published compaction, its indices in the numbering of ``rounds``.
     compaction: CompactedMessage | None
-    ledger: Ledger
+    token_cache: TokenCache
     #: Tokens of what always stands in front: system messages, and the tools that go with the prompt.
     header_tokens: int = 0
     #: Whose window counts; empty: the default's.
@@ -77,7 +77,7 @@ class View(ValueObject):
         put(self, "end", self.compaction.end_index if self.compaction is not None else 0)
         put(self, "generation", self.compaction.generation if self.compaction is not None else 0)
         put(self, "tail_length", self.total - self.end)
-        put(self, "role", self.ledger.role)
+        put(self, "role", self.token_cache.role)
         put(self, "reductions", self.rounds.reductions if self.published is None else self.published)
 
     @property
@@ -117,7 +117,7 @@ class View(ValueObject):
     @cached_property
     def compaction_tokens(self) -> int:
         """Tokens of the compaction in a prompt; 0 without one."""
-        return count_message(self.summary, self.ledger.count_again) if self.summary is not None else 0
+        return count_message(self.summary, self.token_cache.count_again) if self.summary is not None else 0
 
     def count_tokens_before(self, compaction: CompactedMessage | None) -> int:
         """Return the tokens that prompts would show before the tail with *compaction*: its message, the pinned posts of
@@ -165,15 +165,15 @@ class View(ValueObject):
 
     @cached_property
     def prefix_sums(self) -> PrefixSums:
-        """The costs of the tail's closed rounds. Counts those that are new."""
+        """The tokens of the tail's closed rounds. Counts those that are new."""
         start = self.end if self.counted_from is None else min(self.counted_from, self.end)
-        return self.ledger.compute_prefix_sums(self.rounds, self.closed, self.reductions, start)
+        return self.token_cache.compute_prefix_sums(self.rounds, self.closed, self.reductions, start)
 
     @cached_property
     def newest_query(self) -> int:
         """The place of the newest round in which the user speaks, covered or not; -1 if there is none."""
         for place in range(self.total - 1, self.closed - 1, -1):
-            if self.open_accounts[place - self.closed].totals.last_query is not None:
+            if self.open_rounds[place - self.closed].totals.last_query is not None:
                 return place
         sums = self.prefix_sums
         last_query = sums.totals[self.closed - sums.start].last_query
@@ -192,7 +192,7 @@ class View(ValueObject):
     def count_calls_after(self, end: int) -> int:
         """Return how often the role's model was called behind the first *end* rounds, none of them before the tail."""
         closed = self.prefix_sums[self.closed].calls - self.prefix_sums[min(end, self.closed)].calls
-        return closed + sum([one.totals.calls for one in self.open_accounts[max(end - self.closed, 0) :]])
+        return closed + sum([one.totals.calls for one in self.open_rounds[max(end - self.closed, 0) :]])
 
     def find_due_end(self, config: CompactorConfig, mark: int | None = None) -> int:
         """Return how many visible rounds the next compaction should cover, as many as the present one at least.
@@ -215,7 +215,7 @@ class View(ValueObject):
             return 0
         sums = self.prefix_sums
         if start < sums.start:
-            sums = self.ledger.compute_prefix_sums(self.rounds, self.closed, self.reductions, start)
+            sums = self.token_cache.compute_prefix_sums(self.rounds, self.closed, self.reductions, start)
         return sums.totals[stop - sums.start].tokens - sums.totals[start - sums.start].tokens
 
     def get_round(self, index: int) -> Round:
@@ -227,39 +227,39 @@ class View(ValueObject):
         """Return the message groups of one round as it reads now, each with the round."""
         if index >= self.closed:
             round_ = self.get_round(index)
-            return [(round_, part.group) for part in self.open_accounts[index - self.closed].parts]
+            return [(round_, part.group) for part in self.open_rounds[index - self.closed].parts]
         sums: PrefixSums | None = self.__dict__.get("prefix_sums")  # nothing is counted for this
         if sums is not None and sums.start <= index:
-            parts = sums.accounts[index - sums.start].parts
+            parts = sums.round_tokens[index - sums.start].parts
             if parts is not None:
                 return [(part.round_, part.group) for part in parts]
         round_ = self.get_round(index)
         return [(round_, group) for group in group_messages(round_, self.role, last=index == self.total - 1)]
 
     @cached_property
-    def open_accounts(self) -> tuple[OpenAccount, ...]:
-        """The costs of the rounds from the first open one on, covered ones included, as they read now."""
-        accounts = []
+    def open_rounds(self) -> tuple[OpenRoundTokens, ...]:
+        """The tokens of the rounds from the first open one on, covered ones included, as they read now."""
+        counted = []
         for place in range(self.closed, self.total):
             raw = self.rounds[place]
             pinned = self.pinned.get(raw.id, _NO_PINS) if self.rounds.pins else _NO_PINS
             overlays = self.reductions.by_round.get(raw.id, ()), pinned, ()
             # Nobody promises that another host's posts stay as they are.
             is_last, keeps = place == self.total - 1, self.rounds.snapshot is not None
-            accounts.append(self.ledger.count_open(raw, overlays, is_last=is_last, keeps=keeps))
-        return tuple(accounts)
+            counted.append(self.token_cache.count_open(raw, overlays, is_last=is_last, keeps=keeps))
+        return tuple(counted)
 
     @property
-    def growing(self) -> tuple[OpenAccount, ...]:
-        """Those of ``open_accounts`` that the tail has."""
-        return self.open_accounts[max(self.end - self.closed, 0) :]
+    def growing(self) -> tuple[OpenRoundTokens, ...]:
+        """Those of ``open_rounds`` that the tail has."""
+        return self.open_rounds[max(self.end - self.closed, 0) :]
 
     def list_costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
         """Return the tokens of each message of a group."""
         if self.rounds.snapshot is not None:
-            return self.ledger.list_costs(round_, [group])[0]
+            return self.token_cache.list_costs(round_, [group])[0]
         # Nobody promises that another host's posts stay as they are.
-        return tuple([count_message(message, self.ledger.count) for message in group.messages])
+        return tuple([count_message(message, self.token_cache.count) for message in group.messages])
 
     def is_pinned(self, round_: Round, group: MessageGroup) -> bool:
         """Return whether one of a group's posts is pinned."""
@@ -310,9 +310,9 @@ class View(ValueObject):
         if covered != sums[self.closed].dropped:
             closed = range(start, self.closed)
             place = start + bisect_right(closed, covered, key=lambda index: sums[index + 1].dropped)
-            return sums.accounts[place - sums.start].number
+            return sums.round_tokens[place - sums.start].number
         places = range(max(self.end, self.closed), self.total)
-        return next((self.rounds[at].number for at in places if self.open_accounts[at - self.closed].totals.dropped), 0)
+        return next((self.rounds[at].number for at in places if self.open_rounds[at - self.closed].totals.dropped), 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -361,7 +361,7 @@ class LastPrompt(ValueObject):
         shown, wanted = (one.to_prompt() if one is not None else "" for one in (self.compaction, previous))
         if not rounds or self.tool_choice not in (None, "auto", "none") or shown != wanted:
             return None
-        messages = self._show_up_to(rounds, view.ledger)
+        messages = self._show_up_to(rounds, view.token_cache)
         if messages is None:
             return None
         messages.append({"role": "user", "content": instruction})
@@ -371,12 +371,12 @@ class LastPrompt(ValueObject):
 
         return Continued(messages=messages, tools=self.tools, tool_choice=self.tool_choice, model=self.model or model)
 
-    def _show_up_to(self, rounds: Sequence[Round], ledger: Ledger) -> list[Message] | None:
+    def _show_up_to(self, rounds: Sequence[Round], token_cache: TokenCache) -> list[Message] | None:
         """Return the messages up to the end of *rounds*, the first of the tail; None if it shows any of them otherwise.
 
         It need not show all of the last round: later posts, such as the agent's answer, are added.
         """
-        view = View(self.rounds, self.compaction, ledger)
+        view = View(self.rounds, self.compaction, token_cache)
         messages = [dict(message) for message in self.front]
         if view.end + len(rounds) > view.total:
             return None

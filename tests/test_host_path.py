@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from views import get_ledger
+from views import get_token_cache
 
 from benchmarks import host_path
 from compactor import SummaryRequest, compose, count_tokens
@@ -97,13 +97,13 @@ def test_a_turn_counts_the_tokens_of_what_is_new_and_of_nothing_else() -> None:
     for number in range(1, 41):
         host_path.add_round(memory, number)
         compose(memory, host_path.ROLE, system="Be brief.", budget=100_000, counter=count)
-    ledger = get_ledger(memory, host_path.ROLE, count)
+    token_cache = get_token_cache(memory, host_path.ROLE, count)
     counted.clear()
     host_path.add_round(memory, 41)
     compose(memory, host_path.ROLE, system="Be brief.", budget=100_000, counter=count)
     query, answer = memory.conversation.rounds[-1].post_list
     assert sorted(counted) == sorted([query.message, answer.message])
-    assert ledger.count is count
+    assert token_cache.count is count
 
 
 def test_a_round_of_the_past_is_a_few_objects_to_the_garbage_collector() -> None:

@@ -8,22 +8,27 @@ from typing import Any
 from chats import Message
 
 from compactor import View, count_tokens
-from compactor.prompt.accounting import Ledger, get_ledger
 from compactor.prompt.groups import OVERLAY
+from compactor.prompt.token_cache import TokenCache, get_token_cache
 from memory import CompactedMessage, Memory, Reduction
 
-__all__ = ["OVERLAY", "Ledger", "get_ledger", "messages_of", "reduced", "spans", "view_of"]
+__all__ = ["OVERLAY", "TokenCache", "get_token_cache", "messages_of", "reduced", "spans", "view_of"]
 
 
 def view_of(
-    memory: Memory, end: int | None = None, *, role: str = "assistant", ledger: Ledger | None = None, **more: Any
+    memory: Memory,
+    end: int | None = None,
+    *,
+    role: str = "assistant",
+    token_cache: TokenCache | None = None,
+    **more: Any,
 ) -> View:
     """Return what a compactor of *role* sees: with *end*, behind a compaction of the first *end* rounds (none where that
     is 0) in place of the published one."""
     rounds, compaction = memory.get_role_rounds(role)
     if end is not None:
         compaction = CompactedMessage(start_index=1, end_index=end, summary="S.") if end else None
-    return View(rounds, compaction, ledger or get_ledger(memory, role, count_tokens), **more)
+    return View(rounds, compaction, token_cache or get_token_cache(memory, role, count_tokens), **more)
 
 
 def messages_of(view: View) -> list[Message]:

@@ -29,7 +29,7 @@ from ..compose import Prompt, compose, warm_up
 from ..config import CompactorConfig
 from ..cost import Prices, cost_optimal
 from ..plan import Plan
-from ..prompt.accounting import Ledger
+from ..prompt.token_cache import TokenCache
 from ..strategies import compact_rounds, compress_tool_runs, drop, offload_large
 from ..summarizers.base import Summary, SummaryRequest
 from ..summarizers.extractive import ExtractiveSummarizer
@@ -144,7 +144,7 @@ class Demo(Side):
         compactor = ContextCompactor.for_role(side.memory, role, summarizer=summarizer, on_event=stats, **options)
         for hook in hooks:
             compactor.on_event(hook)
-        side.agents[role] = Agent(compactor, stats, Ledger(role, get_counter()), side.bill)
+        side.agents[role] = Agent(compactor, stats, TokenCache(role, get_counter()), side.bill)
 
     def _make_summarizer(self, bill: Bill) -> Callable[[SummaryRequest], Summary]:
         """Return the extractive summarizer with a model's latency and price. Closing the demo ends all waits."""
@@ -344,7 +344,7 @@ class Demo(Side):
         agent.stats.add_prompt(
             prompt,
             agent.record_prompt(prompt, extra),
-            View(rounds, None, agent.ledger, header + extra, published=Reductions()).tokens,
+            View(rounds, None, agent.token_cache, header + extra, published=Reductions()).tokens,
             budget=BUDGET,
             orphaned=count_orphaned_calls(prompt.messages) + count_open_calls(prompt.messages),
             has_query=is_verbatim({"role": "user", "content": self.asked}, prompt.messages),

@@ -20,7 +20,7 @@ from memory.visibility import sees
 
 from ..events import escape_controls
 from ..inspector.views import find_roles
-from ..prompt.accounting import get_ledger
+from ..prompt.token_cache import get_token_cache
 from ..tokens import count_message, get_counter
 from ..view import View
 from .terminal import CommandError, make_one_line, make_table, render_quantity
@@ -154,7 +154,7 @@ def _describe_role(memory: Memory, role: str, model: str, *, summary: bool) -> d
     header = sum(
         count_message(from_post(post, role, only_known=True), count) for post in memory.header if sees(role, post)
     )
-    view = View(rounds, compaction, get_ledger(memory, role, count), header, model)
+    view = View(rounds, compaction, get_token_cache(memory, role, count), header, model)
     is_counted = view.tail_length <= MAX_COUNTED_ROUNDS
     published_at = compaction.created_at if compaction is not None else None
     facts = {

@@ -17,7 +17,7 @@ from ..background import ContextCompactor
 from ..compose import Prompt, compose
 from ..cost import Prices
 from ..difference import Fate, compare
-from ..prompt.accounting import Ledger
+from ..prompt.token_cache import TokenCache
 from ..tokens import PROMPT_TOKENS, count_message, get_counter
 from .savings import Messages, StatsCollector
 
@@ -82,7 +82,7 @@ class Agent:
     compactor: ContextCompactor
     stats: StatsCollector
     #: Counts all messages as they were said.
-    ledger: Ledger
+    token_cache: TokenCache
     bill: Bill
     #: The messages of its last prompt, each with its tokens.
     prompt: list[tuple[Mapping[str, Any], int]] = field(default_factory=list)

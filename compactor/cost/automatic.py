@@ -58,7 +58,7 @@ class Automatic(CostOptimal):
         return min(super()._first_summary, FIRST_SUMMARY)
 
     def _weigh(self, view: View) -> Verdict:
-        limits = view.ledger.prompt_limits
+        limits = view.token_cache.prompt_limits
         budget = max(limits.budgets, default=self._given.max_tokens)
         if self._is_resumed is None:
             self._is_resumed = view.compaction is not None

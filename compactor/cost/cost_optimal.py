@@ -141,7 +141,7 @@ def measure_growth(view: View, end: int) -> tuple[int, Sizes]:
     # The next call will read the posts since the last one; counted without a call, they would inflate the growth.
     tokens, calls = float(in_open_rounds if seen else 0), float(seen)
     for index in range(view.closed - 1, max(view.end, view.closed - MAX_ROUNDS) - 1, -1):
-        in_round, weight = prefix_sums.accounts[index - prefix_sums.start].totals, 0.5 ** (seen / HALF_LIFE)
+        in_round, weight = prefix_sums.round_tokens[index - prefix_sums.start].totals, 0.5 ** (seen / HALF_LIFE)
         tokens += weight * in_round.tokens
         calls += weight * in_round.calls
         seen += in_round.calls
@@ -264,7 +264,7 @@ class CostOptimal(Trigger):
         return self._estimate(view, *measure_growth(view, view.find_due_end(self._config)))
 
     def _estimate(self, view: View, grown: int, measured: Sizes) -> Sizes:
-        count, style = view.ledger.count_again, self._choose_style(view)
+        count, style = view.token_cache.count_again, self._choose_style(view)
         calls = max(grown / measured.per_call, 1.0) if measured.per_call else 1.0
         delta, rereads, carried = self._expect_answer(view, style, calls)
         instructions = [self._config.prompt.content]
@@ -324,7 +324,9 @@ class CostOptimal(Trigger):
         best, price = find_best_interval(prices, sizes, style), price_compaction(prices, sizes, style)
         idle, work = self._pauses.observe(view), view.work
         # Whether it may continue, not whether it did: after the cache's end, none would be seen to share it.
-        continues = work is not None and work.takes_continued and work.may_continue(view.ledger.prompt_limits.model)
+        continues = (
+            work is not None and work.takes_continued and work.may_continue(view.token_cache.prompt_limits.model)
+        )
         likely_cold, recheck_in = self._pauses.estimate_likely_cold(idle, continues=continues)
         # A compaction that begins at this number of prompt tokens is ready before they reach the budget.
         budget = self.budget or self._config.max_tokens or int(USABLE * view.window)

@@ -20,7 +20,7 @@ from memory.rounds import copy_with
 from memory.values import ValueObject
 
 from ..events import Deferred, Discarded, PublicationFailed
-from ..prompt.accounting import count_calls
+from ..prompt.token_cache import count_calls
 from ..triggers import Trigger
 from ..view import View
 from .pauses import CACHE_SECONDS

@@ -44,10 +44,10 @@ from ..compose import GRID, show_all
 from ..cost import Prices
 from ..difference import compare
 from ..events import CostEvaluated, Deferred, Evaluated, Published, Rejected, Skipped
-from ..prompt.accounting import Ledger, get_ledger
 from ..prompt.fit import Report, fit, list_published
 from ..prompt.layout import Layout, Source
 from ..prompt.shorten import measure_reduction
+from ..prompt.token_cache import TokenCache, get_token_cache
 from ..summarizers.sentences import keep_letters
 from ..tokens import PROMPT_TOKENS, count_message, get_counter
 from ..view import View
@@ -259,9 +259,9 @@ def describe_session(memory: Memory) -> SessionView:
 
 
 _OPENINGS = list_kinds(RoundOpened)
-#: By memory, role and model: a ledger of original rounds, and one of reduced rounds. Separate from ``compose``'s
-#: ledgers: counting covered rounds would displace their entries.
-_ledgers: WeakKeyDictionary[Memory, dict[tuple[str, str], tuple[Ledger, Ledger]]] = WeakKeyDictionary()
+#: By memory, role and model: a token cache of original rounds, and one of reduced rounds. Separate from ``compose``'s
+#: caches: counting covered rounds would displace their entries.
+_token_caches: WeakKeyDictionary[Memory, dict[tuple[str, str], tuple[TokenCache, TokenCache]]] = WeakKeyDictionary()
 
 
 class Inspection:
@@ -277,16 +277,16 @@ class Inspection:
         self.rounds = self.now.get_rounds(role)
         self.compaction = self.rounds.anchor(self.now.get_journal(role).current)
         count = get_counter(model)
-        self.original, ledger = _ledgers.setdefault(memory, {}).setdefault(
-            (role, model), (Ledger(role, count), Ledger(role, count))
+        self.original, token_cache = _token_caches.setdefault(memory, {}).setdefault(
+            (role, model), (TokenCache(role, count), TokenCache(role, count))
         )
-        composed = get_ledger(memory, role, count)
+        composed = get_token_cache(memory, role, count)
         self.budget = next(iter(composed.prompt_limits.budgets[-1:]), budget)
         self._seconds = composed.prompt_limits.seconds
         self.front = [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
         own = sum(count_message(message, count) for message in self.front)
         self.header_tokens = max(own, composed.header_tokens) + composed.tool_tokens
-        self.view = View(self.rounds, self.compaction, ledger, self.header_tokens, model)
+        self.view = View(self.rounds, self.compaction, token_cache, self.header_tokens, model)
         self.count = count
 
     def go_back_to(self, number: int) -> Inspection:
@@ -350,7 +350,7 @@ class Inspection:
     def _shown(self) -> Counter[int]:
         """Tokens of the tail's rounds in the prompt, by round number."""
         prefix_sums, shown = self.view.prefix_sums, Counter[int]()
-        counted = {one.number: one.totals.tokens for one in prefix_sums.accounts}
+        counted = {one.number: one.totals.tokens for one in prefix_sums.round_tokens}
         for run in self._prompt[2].part_runs:
             for part in run:
                 number = part.round_.number
@@ -474,7 +474,7 @@ class Inspection:
     def describe_prompt(self) -> PromptView:
         """Return the exact prompt, message by message."""
         messages, report, layout = self._prompt
-        count = self.view.ledger.count_again
+        count = self.view.token_cache.count_again
         return PromptView(
             budget=self.budget,
             tokens=report.tokens_after,

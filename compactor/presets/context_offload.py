@@ -152,7 +152,7 @@ class _OffloadWithPreview:
         return copy_with(self, memory=memory)
 
     def __call__(self, view: View) -> Iterator[Reduction]:
-        count = view.ledger.count
+        count = view.token_cache.count
         for reduction in self.offload(view):
             place = (view.rounds.find_end(reduction.round_id) or 1) - 1
             round_ = view.rounds[place]

@@ -23,11 +23,11 @@ from memory.values import ValueObject
 
 from ..tokens import PROMPT_TOKENS, count_message
 from ..view import View
-from .accounting import MAX_OPEN_GROUPS, Published
 from .groups import Message, MessageGroup, copy_messages, measure_depth
 from .layout import Layout, SummaryAs, count_added, place_in_front
-from .open_rounds import Block, OpenAccount
+from .open_rounds import Block, OpenRoundTokens
 from .shorten import LEVELS, PromptPart, ShortenedPart, clip_message, clip_text, make_omission_note, measure_reduction
+from .token_cache import MAX_OPEN_GROUPS, Published
 
 #: Where what stands in front takes most of the budget, a step is this share of what it leaves: else a cut would leave
 #: next to nothing.
@@ -100,8 +100,8 @@ class _Draft:
     #: Parts that stand before all others: what is pinned in rounds that are left out, and the newest query.
     ahead: Sequence[PromptPart] = ()
     #: Rounds that are shown as they are, and whose costs are summed up: the places of closed ones, then open ones.
-    counted: range = range(0)
-    growing: Sequence[OpenAccount] = ()
+    closed: range = range(0)
+    growing: Sequence[OpenRoundTokens] = ()
     #: Parts one by one, where rounds are cut.
     parts: list[PromptPart] = field(default_factory=list)
     #: The places of the rounds that are left out, and the parts of others.
@@ -126,7 +126,7 @@ class _Frame:
 
     def __post_init__(self) -> None:
         view = self.view
-        self.prefix_sums, self.count = view.prefix_sums, view.ledger.count
+        self.prefix_sums, self.count = view.prefix_sums, view.token_cache.count
         self.dropped_from = view.first_dropped
         # Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
         ends = ["r999999999.p999999"] * 2
@@ -143,7 +143,7 @@ class _Frame:
         """Show this *summary* and *plan*, and measure the room that they leave."""
         self.summary, self.plan = summary, plan
         in_front = PROMPT_TOKENS + self.view.header_tokens + self.count_added(summary)
-        self.tokens = in_front + (count_message(plan, self.view.ledger.count_again) if plan is not None else 0)
+        self.tokens = in_front + (count_message(plan, self.view.token_cache.count_again) if plan is not None else 0)
         self.note_tokens = self.count_note(self.longest_note)
         room = self.limit - in_front - self.note_tokens
         self.step = min(self.max_step, max(int(room * MAX_STEP_SHARE), 1))
@@ -153,7 +153,7 @@ class _Frame:
         """The fixed parts of the newest query's round, if that is an open one of the tail."""
         view = self.view
         is_open = view.newest_query >= max(view.closed, view.end)
-        spoken = view.open_accounts[view.newest_query - view.closed].spoken if is_open else ()
+        spoken = view.open_rounds[view.newest_query - view.closed].spoken if is_open else ()
         return (*spoken[:1], *spoken[1:][-1:]) if self.keeps_first else spoken[-1:]
 
     @property
@@ -164,7 +164,7 @@ class _Frame:
     def count_added(self, *added: Message | None) -> int:
         """Return the tokens that *added* add to the system messages in front."""
         shown = [message for message in added if message is not None]
-        return count_added(self.system, shown, self.summary_as, self.view.ledger.count_again)
+        return count_added(self.system, shown, self.summary_as, self.view.token_cache.count_again)
 
     def count_note(self, note: Message | None) -> int:
         """Return the tokens that the line about omitted rounds adds to all that stands before it."""
@@ -177,9 +177,9 @@ class _Frame:
         view, sums = self.view, self.prefix_sums
         parts: Sequence[PromptPart] | None = None
         if index >= view.closed:
-            parts = view.open_accounts[index - view.closed].parts
+            parts = view.open_rounds[index - view.closed].parts
         elif index >= sums.start:
-            parts = sums.accounts[index - sums.start].parts
+            parts = sums.round_tokens[index - sums.start].parts
         if parts is None:
             parts = [self._make_part(round_, group) for round_, group in view.list_groups(index)]
         self._parts[index] = self.fix_query(index, list(parts))
@@ -205,9 +205,9 @@ class _Frame:
         view = self.view
         parts = [part for place in range(first, view.closed) for part in self.get_parts(place)]
         for place in range(max(first, view.closed), view.total):
-            account = view.open_accounts[place - view.closed]
-            blocks = [block for n, block in enumerate(account.blocks.blocks) if (place, n) not in omitted]
-            parts += self.fix_query(place, [*[part for block in blocks for part in block.parts], *account.rest])
+            counted = view.open_rounds[place - view.closed]
+            blocks = [block for n, block in enumerate(counted.blocks.blocks) if (place, n) not in omitted]
+            parts += self.fix_query(place, [*[part for block in blocks for part in block.parts], *counted.rest])
         return parts
 
     def list_parts_ahead(self, first: int) -> list[PromptPart]:
@@ -238,22 +238,22 @@ class _Frame:
 
     def count_draft(self, draft: _Draft) -> int:
         """Return the tokens of the prompt that *draft* makes."""
-        counted = self.view.count_closed_tokens(draft.counted.start, draft.counted.stop)
-        counted += sum([account.totals.tokens for account in draft.growing])
+        tokens = self.view.count_closed_tokens(draft.closed.start, draft.closed.stop)
+        tokens += sum([one.totals.tokens for one in draft.growing])
         parts = sum([part.tokens for part in (*draft.ahead, *draft.parts)])
-        return self.tokens + self.count_note(self.make_note(draft)) + counted + parts
+        return self.tokens + self.count_note(self.make_note(draft)) + tokens + parts
 
     def show(self, draft: _Draft) -> tuple[list[Message], Layout]:
         """Return all messages, and their layout; the plan stands before the user's newest words."""
         parts = list(draft.ahead)
-        for place in draft.counted:
-            account = self.prefix_sums.accounts[place - self.prefix_sums.start]
-            kept = account.parts  # asked once: another thread may drop them meanwhile
+        for place in draft.closed:
+            counted = self.prefix_sums.round_tokens[place - self.prefix_sums.start]
+            kept = counted.parts  # asked once: another thread may drop them meanwhile
             if place == self.view.newest_query:
                 parts += self.get_parts(place)
             elif kept is not None:
                 parts += kept
-            elif account.totals.messages:  # else all of it was dropped
+            elif counted.totals.messages:  # else all of it was dropped
                 for round_, group in self.view.list_groups(place):  # made anew, but not counted again
                     own = bytes(map(measure_depth, group.messages))
                     parts.append(PromptPart(round_, group, group.messages, (), 0, depths=own))
@@ -289,7 +289,7 @@ class _Frame:
         must = sum([part.tokens for part in self.list_parts_ahead(self.newest)])
         for place in range(self.newest, self.view.closed):
             must += sum([part.tokens for part in self.get_parts(place) if part.pinned])
-        must += sum([account.totals.pinned for account in self.view.growing])
+        must += sum([counted.totals.pinned for counted in self.view.growing])
         must += sum([part.tokens for part in self.spoken if not part.pinned])
         must += _count_min_unread(self, self.limit - must - PROMPT_TOKENS - self.view.header_tokens)
         if self.tokens + must <= self.limit:
@@ -396,8 +396,8 @@ def _sum_saved_in_newest(frame: _Frame, boundary: int) -> int:
     view, end, saved = frame.view, 0, 0
     runs: list[tuple[Sequence[PromptPart], Block | None]] = []
     runs += [(frame.get_parts(place), None) for place in range(frame.newest, view.closed)]
-    for account in view.growing:
-        runs += [*[(block.parts, block) for block in account.blocks.blocks], (account.rest, None)]
+    for counted in view.growing:
+        runs += [*[(block.parts, block) for block in counted.blocks.blocks], (counted.rest, None)]
     for parts, block in runs:
         if end > boundary:
             break
@@ -406,7 +406,7 @@ def _sum_saved_in_newest(frame: _Frame, boundary: int) -> int:
             saved += tokens - block.totals.shortest
         else:
             for number in _find_shortenable(view, parts, boundary - end):
-                if levels := view.ledger.list_levels(parts[number]):
+                if levels := view.token_cache.list_levels(parts[number]):
                     saved += parts[number].tokens - levels[-1].tokens
         end += tokens
     return saved
@@ -451,7 +451,7 @@ def _shorten_tail(frame: _Frame, first: int, target: int, boundary: int) -> _Dra
                 break
             if number not in levels:
                 known = parts[number].levels
-                levels[number] = known if known is not None else frame.view.ledger.list_levels(parts[number])
+                levels[number] = known if known is not None else frame.view.token_cache.list_levels(parts[number])
             if levels[number]:
                 level = levels[number][at]
                 target -= parts[number].tokens - level.tokens
@@ -475,8 +475,8 @@ def _find_omitted(frame: _Frame, first: int, target: int, boundary: int) -> dict
     # rest. The rest within the boundary counts twice: it may be shortened, and left out before the free blocks.
     most_saved = 0
     free: dict[tuple[int, int], Block] = {}
-    for place, account in enumerate(view.growing, start):
-        for number, block in enumerate(account.blocks.blocks):
+    for place, counted in enumerate(view.growing, start):
+        for number, block in enumerate(counted.blocks.blocks):
             totals = block.totals
             end += totals.tokens
             if block.parts and block.largest is not None and block.largest <= limit and end <= boundary:
@@ -484,7 +484,7 @@ def _find_omitted(frame: _Frame, first: int, target: int, boundary: int) -> dict
                 most_saved += totals.tokens - totals.shortest
             else:
                 most_saved += totals.tokens * (1 if end > boundary else 2)
-        rest = account.totals.tokens - account.blocks.totals.tokens
+        rest = counted.totals.tokens - counted.blocks.totals.tokens
         end += rest
         most_saved += rest * (1 if end > boundary else 2)
     missing, omitted = target - most_saved, {}
@@ -588,8 +588,8 @@ def list_published(view: View, messages: Sequence[Message], report: Report) -> t
     """
     further, omitted = {one.ref for one in report.reductions}, frozenset(report.omitted_rounds)
     contents = {str(message.get("content")) for message in messages} if omitted else set()
-    ledger, published = view.ledger, list[ShortenedPart]()
-    known, ledger.published = ledger.published, {}
+    token_cache, published = view.token_cache, list[ShortenedPart]()
+    known, token_cache.published = token_cache.published, {}
     places = {round_id: (view.rounds.find_end(round_id) or 0) - 1 for round_id in view.reductions.by_round}
     for round_id, place in sorted(places.items(), key=lambda item: item[1]):
         if place not in view.places:
@@ -598,7 +598,7 @@ def list_published(view: View, messages: Sequence[Message], report: Report) -> t
         found = known.get(round_id)
         if found is None or found.moment != moment or found.reductions is not reductions:
             found = _measure_published(view, view.rounds[place], reductions)
-        ledger.published[round_id] = found
+        token_cache.published[round_id] = found
         if found.number in omitted:
             pairs = zip(reductions, found.reduced, strict=True)
             reduced = [one for reduction, one in pairs if reduction.text and reduction.text in contents]
@@ -610,13 +610,13 @@ def list_published(view: View, messages: Sequence[Message], report: Report) -> t
 
 def _measure_published(view: View, round_: Round, reductions: tuple[Reduction, ...]) -> Published:
     """Return the reports on the published *reductions* of a round. Each is counted once."""
-    known, moment, reduced = view.ledger.reduced, view.rounds.redactions, list[ShortenedPart]()
+    known, moment, reduced = view.token_cache.reduced, view.rounds.redactions, list[ShortenedPart]()
     for reduction in reductions:
         key = (round_.id, reduction.first_number, reduction.last_number, moment, hash(reduction.text))
         measured = known.get(key)
         if measured is None:
             if len(known) >= MAX_OPEN_GROUPS:
                 known.clear()  # another thread may be at this too, so nothing is read back from there
-            known[key] = measured = measure_reduction(round_, reduction, view.ledger.count)
+            known[key] = measured = measure_reduction(round_, reduction, view.token_cache.count)
         reduced.append(measured)
     return Published(round_.number, moment, reductions, tuple(reduced))

@@ -99,8 +99,8 @@ class Blocks(NamedTuple):
         )
 
 
-class OpenAccount(NamedTuple):
-    """The cost of a round that may still grow, as it reads now."""
+class OpenRoundTokens(NamedTuple):
+    """The tokens of a round that may still grow, as it reads now."""
 
     #: What it was read through.
     overlays: Overlays
@@ -157,18 +157,18 @@ class BlockReader(ValueObject):
     is_last: bool
     count_groups: CountGroups
 
-    def read(self, known: OpenAccount | None) -> OpenAccount:
-        """Return the round's account. Of *known*, its last one, the blocks that read otherwise now are made anew."""
+    def read(self, known: OpenRoundTokens | None) -> OpenRoundTokens:
+        """Return the round's tokens. Of *known*, its last one, the blocks that read otherwise now are made anew."""
         blocks = known.blocks if known is not None else Blocks()
         is_same = known is not None and self.overlays == known.overlays
         if not is_same or self.raw.post_list[: len(blocks.posts)] != blocks.posts:  # seldom
             blocks = self._renew(blocks.blocks)
-        account = self._read_behind(blocks)
+        counted = self._read_behind(blocks)
         dropped = known.totals.dropped if known is not None and is_same else int(tells_of_drops(self.overlays[0]))
-        return copy_with(account, totals=copy_with(account.totals, dropped=dropped))
+        return copy_with(counted, totals=copy_with(counted.totals, dropped=dropped))
 
-    def _read_behind(self, blocks: Blocks) -> OpenAccount:
-        """Return the round's account, of which *blocks* are known to be right."""
+    def _read_behind(self, blocks: Blocks) -> OpenRoundTokens:
+        """Return the round's tokens, of which *blocks* are known to be right."""
         start, posts = len(blocks.posts), self.raw.post_list[len(blocks.posts) :]
         reductions = self._cut_overlays(start, posts)[0]
         shown = apply_overlays(self._cut_round(start, posts), reductions, self.role)
@@ -184,7 +184,7 @@ class BlockReader(ValueObject):
             first_group, first_post = end_group, end_post
         blocks = blocks.extend(new)
         rest, totals = self._count(start + first_post, posts[first_post:], shown, groups[first_group:])
-        return OpenAccount(self.overlays, blocks, rest, add_totals(blocks.totals, totals))
+        return OpenRoundTokens(self.overlays, blocks, rest, add_totals(blocks.totals, totals))
 
     def _renew(self, blocks: Sequence[Block]) -> Blocks:
         """Return *blocks* as they read now, up to the first behind which posts may read otherwise as well."""

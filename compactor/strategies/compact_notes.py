@@ -88,7 +88,7 @@ class NotesQuestion(SummaryQuestion):
             most = max(most, GROWTH * written)
         if previous.extra.get(PASSES, 1.0) + 1 > MAX_PASSES:
             most = max(most, MAX_GROWTH * (config.target_tokens or 0))
-        return view.ledger.count(text) <= most and self._count_free_tokens(view, text, edits=True) >= MIN_ROOM
+        return view.token_cache.count(text) <= most and self._count_free_tokens(view, text, edits=True) >= MIN_ROOM
 
     def _choose_form(self, view: View, batch: Batch, style: Style) -> Form:
         """Return how the next notes are written if the model is asked in that *style*."""
@@ -109,7 +109,7 @@ class NotesQuestion(SummaryQuestion):
             takes_changes=takes_changes,
         )
         form = choice.form
-        longest = view.ledger.count(previous.summary) + (experience.addition or experience.full or 0)
+        longest = view.token_cache.count(previous.summary) + (experience.addition or experience.full or 0)
         if form == "addition" and self.target_tokens and longest > MAX_OVER_TARGET * self.target_tokens:
             if not (takes_changes and experience.keeps_form):
                 return "full"
@@ -155,7 +155,7 @@ class NotesQuestion(SummaryQuestion):
         def becomes(summary: Summary) -> CompactedMessage:
             extra: dict[str, Any] = {PASSES: round(_count_passes(batch, form), 3)}
             if previous is None or form == "full":
-                extra[WRITTEN_TOKENS] = view.ledger.count(summary.text)
+                extra[WRITTEN_TOKENS] = view.token_cache.count(summary.text)
             else:
                 extra |= {key: value for key, value in previous.extra.items() if key == WRITTEN_TOKENS}
                 extra[WRITTEN_AGO] = previous.extra.get(WRITTEN_AGO, 0) + 1
@@ -191,7 +191,7 @@ class NotesQuestion(SummaryQuestion):
     def _count_free_tokens(self, view: View, said: str | None, *, edits: bool) -> int:
         target = self._compute_target(self.target_tokens, "changes" if edits else "full")
         empty = self._render_messages(view, Step().text, said, target, edits=edits)
-        return self.work.config.summarizer_input_tokens - count_prompt(empty, view.ledger.count)
+        return self.work.config.summarizer_input_tokens - count_prompt(empty, view.token_cache.count)
 
 
 def _count_passes(batch: Batch, form: Form) -> float:

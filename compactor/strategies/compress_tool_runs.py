@@ -238,7 +238,7 @@ def _summarize(
     reread: bool,
 ) -> Reduction | None:
     """Return the reduction of *run* to a summary; None if it cannot save a tenth. Raises ``SummaryRejected``."""
-    logged, count = run.logged, view.ledger.count
+    logged, count = run.logged, view.token_cache.count
     reference = make_posts_reference(logged, run.first, run.last)
     # Earlier summaries of some of the calls, which the new one continues and replaces.
     replaced = [one for one in view.reductions.of(logged.id) if one.kind == "summarised"]

@@ -134,7 +134,7 @@ class _Dropper:
         for group, post in posts:
             if group.locate(post) in going and not self._stays(group):
                 text = _describe_without(group.round_, post, going[group.locate(post)])
-                if self._view.ledger.count(text) < self._view.ledger.count(join_text(post)):
+                if self._view.token_cache.count(text) < self._view.token_cache.count(join_text(post)):
                     reduction = Reduction.over(group.round_, [post], "offloaded", text)
                     self._covered_spans.add((group.round_index, reduction.first_number, reduction.last_number))
                     reductions.append(reduction)
@@ -144,7 +144,9 @@ class _Dropper:
         """Return whether dropping saves more than the line about it costs, or prompts have that line already."""
         if not self._gone or self._view.first_dropped:
             return True
-        return self._tokens > count_message(make_omission_note((), dropped_from=self._first), self._view.ledger.count)
+        return self._tokens > count_message(
+            make_omission_note((), dropped_from=self._first), self._view.token_cache.count
+        )
 
     def _find_shown(self) -> list[TailGroup]:
         return [group for group in self._tail.groups if not group.locations <= self._gone]

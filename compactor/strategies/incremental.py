@@ -72,7 +72,7 @@ def find_saving(view: View, previous: CompactedMessage | None, end: int) -> tupl
     """Return what ``measure_saving`` returns for a compaction of the first *end* rounds that replaces *previous*, and
     its frame in tokens."""
     start, generation = (previous.end_index, previous.generation) if previous is not None else (0, 0)
-    last, count = view.rounds[end - 1], view.ledger.count
+    last, count = view.rounds[end - 1], view.token_cache.count
     # Measure the frame around a word: without one, adjacent line ends would be counted as one token.
     word = CompactedMessage(
         start_index=1,
@@ -156,7 +156,7 @@ class SummaryQuestion(ValueObject):
         empty = self.prompt.render(
             text, previous_summary=said, role=view.role, target_tokens=self.target_tokens, plan=plan
         )
-        return self.work.config.summarizer_input_tokens - count_prompt(empty, view.ledger.count)
+        return self.work.config.summarizer_input_tokens - count_prompt(empty, view.token_cache.count)
 
     def prepare(self, view: View, batch: Batch) -> tuple[Form, Send, Becomes]:
         """Return the form of the answer, the function that sends the request, and the one that makes the summary a
@@ -217,7 +217,7 @@ def fold(
     rounds from the log; the user's prohibitions in them are carried into the summary. If *rounds* are parts of rounds,
     *calls* maps their results to calls.
     """
-    publishes, count = question.kind == "rounds", view.ledger.count
+    publishes, count = question.kind == "rounds", view.token_cache.count
     saving_of_all = find_saving(view, previous, start + len(rounds)) if publishes and rounds else None
     if publishes and saving_of_all is None:
         return

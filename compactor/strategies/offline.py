@@ -48,7 +48,7 @@ def fold_in(view: View, end: int, target_tokens: int | None, summarize: Summariz
     text = summary.text if isinstance(summary, Summary) else summary
     prohibitions = collect_prohibitions(current, rounds)
     missing = find_lost(prohibitions, (model_text, text, *(current.pinned if current is not None else ())))
-    text, _ = restore_sentences(text, missing, max(MIN_TOKENS, (target or 0) // 2), view.ledger.count)
+    text, _ = restore_sentences(text, missing, max(MIN_TOKENS, (target or 0) // 2), view.token_cache.count)
     return CompactedMessage(
         start_index=1,
         end_index=end,

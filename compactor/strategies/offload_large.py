@@ -70,7 +70,7 @@ def offload_large(
     template = (prompt if isinstance(prompt, PromptTemplate) else load(prompt)) if summarize else None
 
     def strategy(view: View) -> Iterator[Reduction]:
-        mine, count = copy_with(rule, role=view.role), view.ledger.count
+        mine, count = copy_with(rule, role=view.role), view.token_cache.count
         work = view.work
         if summarize and work is None:
             raise needs_compactor("offload_large(summarize=True)")
@@ -116,7 +116,7 @@ def _summarize(view: View, question: SummaryQuestion, group: TailGroup, post: Po
     own = post is not None and post.send_from == view.role and not is_result(post)
     if own and post is not None and post.tool_calls:
         return None
-    text, count = group.read_text(post), view.ledger.count
+    text, count = group.read_text(post), view.token_cache.count
     tokens = count(text)
     target = max(min(tokens // 10, MAX_SUMMARY), min(tokens // 2, MIN_SUMMARY))
     # Tool calls of other senders stay as they are, so they are not summarized.

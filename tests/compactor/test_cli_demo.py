@@ -38,7 +38,7 @@ from compactor.cli.plot import draw_plot
 from compactor.cli.savings import StatsCollector
 from compactor.cli.scenario import BUDGET, SALES_FORECAST, Demo, load_script
 from compactor.cli.sides import Agent, Bill
-from compactor.prompt.accounting import Ledger
+from compactor.prompt.token_cache import TokenCache
 from compactor.summarizers.statements import Section
 from compactor.tokens import PROMPT_TOKENS
 from memory import Memory, Round
@@ -365,7 +365,7 @@ def test_what_a_prompt_shares_with_the_last_one_is_cached() -> None:
     bill = Bill(prices)
     memory = Memory()
     agent = Agent(
-        ContextCompactor.for_role(memory, "a"), StatsCollector(), Ledger("a", count_tokens), bill, longest=[0]
+        ContextCompactor.for_role(memory, "a"), StatsCollector(), TokenCache("a", count_tokens), bill, longest=[0]
     )
     memory.append({"role": "user", "content": "One, two, three."})
     first = agent.record_prompt(compose(memory, "a", budget=1_000))

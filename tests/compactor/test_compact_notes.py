@@ -198,9 +198,9 @@ def test_without_new_rounds_nothing_is_asked() -> None:
     scene = Scene().add(5)
     scene.executor.run_all()
     assert scene.kinds == ["rounds"]
-    view = View(scene.memory.rounds_getter(ROLE)(), scene.made, scene.compactor._runner._cycle.ledger)  # type: ignore[arg-type]
+    view = View(scene.memory.rounds_getter(ROLE)(), scene.made, scene.compactor._runner._cycle.token_cache)  # type: ignore[arg-type]
     work: Any = SimpleNamespace(config=CONFIG, mark=None)
-    assert list(compact_notes(View(view.rounds, view.compaction, view.ledger, work=work))) == []
+    assert list(compact_notes(View(view.rounds, view.compaction, view.token_cache, work=work))) == []
 
 
 def test_what_an_agent_was_asked_last_is_gone_on_from() -> None:

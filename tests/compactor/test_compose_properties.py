@@ -12,7 +12,7 @@ import pytest
 from chats import Message, assert_legal, left_out_texts, note_of, words
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from views import OVERLAY, Ledger
+from views import OVERLAY, TokenCache
 
 from compactor import BudgetExceeded, Prompt, Report, TokenCounter, View, compose, count_tokens
 from compactor.compose import show_all
@@ -173,7 +173,7 @@ def view_of(memory: Memory, counter: TokenCounter = count_tokens) -> View:
     rounds, compaction = memory.get_role_rounds("assistant")
     header = [{"content": message["content"]} for message in memory.messages()[: len(memory.header)]]
     tokens = sum(count_message(message, counter) for message in header)
-    return View(rounds, compaction, Ledger("assistant", counter), header_tokens=tokens)
+    return View(rounds, compaction, TokenCache("assistant", counter), header_tokens=tokens)
 
 
 def must_stay(view: View, *, first: bool = True) -> list[Message]:

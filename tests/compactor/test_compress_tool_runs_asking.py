@@ -10,7 +10,7 @@ import pytest
 from chats import Message, answer, result, user, words
 from scene import ManualExecutor, of_kind, text_of
 from tool_runs import CONFIG, CURRENT, LONG, ON, ROLE, apply, memory_of, pair, pairs, quoted, work_of
-from views import Ledger, view_of
+from views import TokenCache, view_of
 
 from compactor import (
     ContextCompactor,
@@ -202,7 +202,7 @@ def test_it_asks_a_model_so_it_does_not_run_where_a_prompt_is_composed() -> None
     """It says so."""
     rounds, compaction = memory_of(user()).get_role_rounds(ROLE)
     with pytest.raises(RuntimeError, match="runs in a compactor"):
-        list(compress_tool_runs()(View(rounds, compaction, Ledger(ROLE, count_tokens))))
+        list(compress_tool_runs()(View(rounds, compaction, TokenCache(ROLE, count_tokens))))
 
 
 @pytest.mark.parametrize("host", ["another's rounds", "a Memory's rounds", "the empty role"])

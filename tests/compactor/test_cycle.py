@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from scene import CONFIG, PRICES, ROLE, add_round, kinds, memory_of, of_kind
-from views import Ledger
+from views import TokenCache
 
 from compactor import (
     CompactionFailed,
@@ -60,7 +60,7 @@ class Table:
             "rounds_getter": memory.rounds_getter(ROLE),
             "journal": JournalWriter(journal, ROLE, self.events.append),
             "trigger": after_rounds(config.threshold),
-            "ledger": Ledger(ROLE, count_tokens),
+            "token_cache": TokenCache(ROLE, count_tokens),
             "emit": self.events.append,
             "emit_later": lambda kind, *pairs, **_: self.events.append(kind(**dict(zip(*pairs, strict=True)))),
             "monotonic": lambda: self.time,

@@ -10,7 +10,7 @@ import pytest
 from deferred_session import DEAR, FullStore, Scene, long_round, requests, text
 from executors import SOON
 from scene import CONFIG, PRICES, ROLE, add_round, in_thread, of_kind, prices
-from views import get_ledger
+from views import get_token_cache
 
 from compactor import (
     CompactorConfig,
@@ -449,12 +449,12 @@ def test_tools_and_the_providers_count_belong_to_the_prompt() -> None:
     compose(scene.memory, ROLE, budget=8_000, tools=tools)
     scene.memory.record_usage(ROLE, 2_000, counted=1_000)
     scene.executor.run_all()
-    ledger = get_ledger(scene.memory, ROLE, get_counter(""))
-    assert ledger.tool_tokens > 40
+    token_cache = get_token_cache(scene.memory, ROLE, get_counter(""))
+    assert token_cache.tool_tokens > 40
     correction = scene.memory.usage(ROLE).correction
     assert correction > 1
-    assert scene.deferred.tokens_before == math.ceil((before.tokens_before + ledger.tool_tokens) * correction)
-    assert scene.deferred.tokens_after == math.ceil((before.tokens_after + ledger.tool_tokens) * correction)
+    assert scene.deferred.tokens_before == math.ceil((before.tokens_before + token_cache.tool_tokens) * correction)
+    assert scene.deferred.tokens_after == math.ceil((before.tokens_after + token_cache.tool_tokens) * correction)
 
 
 def test_a_trigger_by_usage_does_not_take_the_shown_prompt_for_the_one_ahead() -> None:

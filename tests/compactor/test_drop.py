@@ -12,7 +12,7 @@ from chats import Message, answer, assert_paired, calls, memory_of, result, user
 from hypothesis import given
 from hypothesis import strategies as st
 from scene import Heard, ManualExecutor, of_kind
-from views import get_ledger, messages_of, spans
+from views import get_token_cache, messages_of, spans
 
 from compactor import (
     Attachment,
@@ -48,11 +48,11 @@ def as_if_long(text: str) -> int:
 
 
 def view_of(memory: Memory, *, role: str = ROLE) -> View:
-    return views.view_of(memory, role=role, ledger=get_ledger(memory, role, as_if_long))
+    return views.view_of(memory, role=role, token_cache=get_token_cache(memory, role, as_if_long))
 
 
 def reduced(memory: Memory, strategy: Callable[[View], Iterable[Reduction]], *, role: str = ROLE) -> list[Reduction]:
-    return views.reduced(memory, strategy, role=role, ledger=get_ledger(memory, role, as_if_long))
+    return views.reduced(memory, strategy, role=role, token_cache=get_token_cache(memory, role, as_if_long))
 
 
 def shown(memory: Memory, role: str = ROLE) -> list[str]:
@@ -409,7 +409,7 @@ def test_rounds_of_another_host_stay() -> None:
     post = Post(number=1, send_from=ROLE, send_to="Coder", message="a")
     rounds = HostRounds([Round(user_query="q", post_list=(post,), state="finished", number=1)], ROLE)
 
-    view = View(rounds, None, view_of(Memory("s")).ledger, keeps_reductions=False)
+    view = View(rounds, None, view_of(Memory("s")).token_cache, keeps_reductions=False)
     assert list(drop("assistant")(view)) == []
 
 

@@ -16,7 +16,7 @@ from chats import Message, answer, assert_paired, calls, result, user, words
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scene import on_command
-from views import get_ledger
+from views import get_token_cache
 
 from compactor import CompactorConfig, Continued, Prompt, SummaryRequest, View, compact_view, compose, count_tokens
 from compactor.prompt.groups import group_messages
@@ -169,7 +169,7 @@ def request_of(memory: Memory, count: int = 2, limit: int = WIDE) -> Continued |
 
 
 def going_on_with(memory: Memory, view: View, rounds: Sequence[Round], limit: int = WIDE) -> Continued | None:
-    last = view.ledger.prompt_limits.last_prompt
+    last = view.token_cache.prompt_limits.last_prompt
     if last is None:
         return None
     return last.go_on(view, view.compaction, rounds, "Summarise.", count=count_tokens, limit=limit)
@@ -178,8 +178,8 @@ def going_on_with(memory: Memory, view: View, rounds: Sequence[Round], limit: in
 def seen(memory: Memory) -> View:
     rounds, _ = memory.get_role_rounds(ASSISTANT)
     compaction = rounds.anchor(memory.journal(ASSISTANT).read().current)
-    ledger = get_ledger(memory, ASSISTANT, count_tokens)
-    return View(rounds, compaction, ledger)
+    token_cache = get_token_cache(memory, ASSISTANT, count_tokens)
+    return View(rounds, compaction, token_cache)
 
 
 def publish(memory: Memory, end: int, summary: str = "All before.") -> None:
@@ -279,7 +279,7 @@ def test_what_is_erased_is_not_sent_again(memory: Memory) -> None:
     memory.redact("r5.p1")
     assert request_of(memory, 1) is None
     assert seen(memory).tokens
-    assert seen(memory).ledger.prompt_limits.last_prompt is None
+    assert seen(memory).token_cache.prompt_limits.last_prompt is None
     prompted(memory)
     assert request_of(memory, 1) is not None
 
@@ -336,7 +336,7 @@ def test_the_plan_stands_where_the_provider_has_it(memory: Memory) -> None:
         going_on = request_of(memory, count)
         assert going_on is not None
         assert going_on.messages[:-1] == prompt.messages[:sent]
-    assert "book" not in repr(seen(memory).ledger.prompt_limits.last_prompt)
+    assert "book" not in repr(seen(memory).token_cache.prompt_limits.last_prompt)
 
 
 def test_a_plan_between_the_rounds_is_sent_as_it_was(memory: Memory) -> None:

@@ -58,7 +58,7 @@ FOR_TYPES = {
     ("memory.visibility", "memory.log.state"),
     ("memory.log.redaction", "memory.log.state"),
     ("memory.overlays", "memory.entries"),
-    ("compactor.prompt.accounting", "compactor.view"),
+    ("compactor.prompt.token_cache", "compactor.view"),
 }
 #: What a program that only keeps its history should not pay for.
 HEAVY = (
@@ -188,7 +188,7 @@ def test_the_walk_sees_what_there_is() -> None:
     """Relative, absolute and nested imports are all found: a test that sees nothing proves nothing."""
     seen = {(module, imported) for module, path in MODULES.items() for imported in imports_of(module, path)}
 
-    assert ("compactor.compose", "compactor.prompt.accounting") in seen
+    assert ("compactor.compose", "compactor.prompt.token_cache") in seen
     assert ("compactor.prompt.groups", "memory.rounds") in seen
     assert ("compactor.summarizers.base", "memory.errors") in seen
     assert ("compactor.strategies.incremental", "compactor.view") in seen

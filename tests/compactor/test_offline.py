@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scene import CONFIG, ROLE, SOON, Heard, ManualExecutor, add_round, end_of, memory_of, of_kind, on_command
-from views import get_ledger
+from views import get_token_cache
 
 from compactor import (
     CompactorConfig,
@@ -464,7 +464,7 @@ def test_what_says_nothing_of_its_place_is_no_offline_end(place: object) -> None
         start_index=1, end_index=1, summary="As told.", end_round_id=first.id, extra={OFFLINE: place}
     )
     memory.journal(ROLE).publish(made, base=0, round_ids=[first.id])
-    view = View(*memory.get_role_rounds(ROLE), get_ledger(memory, ROLE, count_tokens))
+    view = View(*memory.get_role_rounds(ROLE), get_token_cache(memory, ROLE, count_tokens))
 
     assert view.compaction is not None
     assert not view.compaction.is_offline

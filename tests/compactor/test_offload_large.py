@@ -370,7 +370,7 @@ def test_rounds_of_another_host_stay() -> None:
     memory = Memory("s")
     view = view_of(memory)
     rounds = HostRounds([Round(user_query="q", post_list=(post,), state="finished", number=1)], ROLE)
-    foreign = View(rounds, None, view.ledger, keeps_reductions=False)
+    foreign = View(rounds, None, view.token_cache, keeps_reductions=False)
 
     assert list(offload_large()(foreign)) == []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from chats import answer, calls, result, user, words
-from views import Ledger, view_of
+from views import TokenCache, view_of
 
 from compactor import (
     CompactorConfig,
@@ -221,23 +221,23 @@ def test_the_newest_query_is_found_where_it_is_covered() -> None:
 
 def test_a_view_that_is_still_in_use_tells_what_it_told() -> None:
     """Also when others have moved on to a later compaction, or back to an earlier one."""
-    memory, ledger = session(InMemoryStore()), Ledger(ROLE, count_tokens)
+    memory, token_cache = session(InMemoryStore()), TokenCache(ROLE, count_tokens)
     ends = [0, 10, 20, 35, 38, 10, 37]
-    views = [view_of(memory, end, ledger=ledger) for end in ends]
+    views = [view_of(memory, end, token_cache=token_cache) for end in ends]
     tokens = [view.tokens for view in views]
 
     assert [view.tokens for view in views] == tokens
-    assert tokens == [view_of(memory, end, ledger=Ledger(ROLE, count_tokens)).tokens for end in ends]
+    assert tokens == [view_of(memory, end, token_cache=TokenCache(ROLE, count_tokens)).tokens for end in ends]
     assert [view.messages for view in views] == [
-        view_of(memory, end, ledger=Ledger(ROLE, count_tokens)).messages for end in ends
+        view_of(memory, end, token_cache=TokenCache(ROLE, count_tokens)).messages for end in ends
     ]
 
 
 def test_a_view_tells_of_covered_rounds_when_a_host_asks() -> None:
     """A strategy of the host's may ask for the tokens behind any place."""
     memory = session(InMemoryStore())
-    view = view_of(memory, 30, ledger=Ledger(ROLE, count_tokens))
-    whole = view_of(memory, 0, ledger=Ledger(ROLE, count_tokens))
+    view = view_of(memory, 30, token_cache=TokenCache(ROLE, count_tokens))
+    whole = view_of(memory, 0, token_cache=TokenCache(ROLE, count_tokens))
 
     assert view.count_tokens_after(30) == whole.count_tokens_after(30)
     assert view.count_tokens_after(20) == whole.count_tokens_after(20)
@@ -253,7 +253,7 @@ def test_another_hosts_covered_rounds_are_not_turned_into_ours(monkeypatch: pyte
     read = HostRounds.__getitem__
     monkeypatch.setattr(HostRounds, "__getitem__", lambda self, place: made.append(place) or read(self, place))
     rounds = HostRounds(items, "")
-    view = View(rounds, CompactedMessage(start_index=1, end_index=90, summary="s"), Ledger("", len))
+    view = View(rounds, CompactedMessage(start_index=1, end_index=90, summary="s"), TokenCache("", len))
 
     assert view.tokens > 0
     assert set(made) == set(range(90, 100))

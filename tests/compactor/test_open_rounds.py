@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from compactor import BudgetExceeded, InMemoryStore, Memory, Post, Prompt, Reduction, compose, count_tokens
-from compactor.prompt import accounting, open_rounds
+from compactor.prompt import open_rounds, token_cache
 from memory import StaleCompaction, UnknownReference
 
 SAYS: dict[str, Any] = {"role": "assistant", "content": "ok"}
@@ -92,7 +92,7 @@ def compose_or_refuse(memory: Memory, budget: int) -> Prompt | str:
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_blocks() -> Iterator[None]:
-    with patch.multiple(accounting, MIN_BLOCK=2, MIN_REST=1), patch.multiple(open_rounds, MIN_BLOCK=2, MIN_REST=1):
+    with patch.multiple(token_cache, MIN_BLOCK=2, MIN_REST=1), patch.multiple(open_rounds, MIN_BLOCK=2, MIN_REST=1):
         yield
 
 
@@ -121,7 +121,7 @@ def test_a_prompt_is_the_same_as_if_nothing_had_been_kept(said: list[Any], budge
     for step in said:
         take(memory, step)
         found = [compose_or_refuse(memory, limit) for limit in (budget, 10**6)]
-        with patch.object(accounting, "MIN_BLOCK", 10**9), patch.object(open_rounds, "MIN_BLOCK", 10**9):
+        with patch.object(token_cache, "MIN_BLOCK", 10**9), patch.object(open_rounds, "MIN_BLOCK", 10**9):
             anew = Memory("s", store=store)
             assert found == [compose_or_refuse(anew, limit) for limit in (budget, 10**6)]
 
@@ -129,7 +129,7 @@ def test_a_prompt_is_the_same_as_if_nothing_had_been_kept(said: list[Any], budge
 def test_an_older_snapshot_does_not_undo_what_is_kept() -> None:
     """A compactor may still look at the round as it was, while the chat goes on."""
     memory = Memory.from_messages([user("Do all of it.")])
-    ledger = accounting.get_ledger(memory, "assistant", count_tokens)
+    cache = token_cache.get_token_cache(memory, "assistant", count_tokens)
     for number in range(20):
         memory.append(calls(f"c{number}"))
         memory.append(result(f"c{number}", words(30)))
@@ -137,9 +137,9 @@ def test_an_older_snapshot_does_not_undo_what_is_kept() -> None:
             before = memory.conversation.rounds[0]
     now = memory.conversation.rounds[0]
 
-    kept = ledger.count_open(now, ((), frozenset(), ()))
-    ledger.count_open(before, ((), frozenset(), ()))
-    again = ledger.count_open(now, ((), frozenset(), ()))
+    kept = cache.count_open(now, ((), frozenset(), ()))
+    cache.count_open(before, ((), frozenset(), ()))
+    again = cache.count_open(now, ((), frozenset(), ()))
 
     assert len(kept.blocks.blocks) > 10
     assert kept.blocks is again.blocks
@@ -149,19 +149,19 @@ def test_an_older_snapshot_does_not_undo_what_is_kept() -> None:
 def test_a_reduction_leaves_the_other_posts_as_they_were_read() -> None:
     """An agent whose results are offloaded one by one does not have its whole round read anew for each."""
     memory = Memory.from_messages([user("Do all of it.")])
-    ledger = accounting.get_ledger(memory, "assistant", count_tokens)
+    cache = token_cache.get_token_cache(memory, "assistant", count_tokens)
     for number in range(20):
         memory.append(calls(f"c{number}"))
         memory.append(result(f"c{number}", words(30)))
     round_ = memory.conversation.rounds[0]
-    before = ledger.count_open(round_, ((), frozenset(), ())).blocks
+    before = cache.count_open(round_, ((), frozenset(), ())).blocks
     reduction = Reduction.over(round_, [round_.post_list[9]], "offloaded", "[short]")
 
-    account = ledger.count_open(round_, ((reduction,), frozenset({3}), ()))
+    counted = cache.count_open(round_, ((reduction,), frozenset({3}), ()))
 
-    after = account.blocks
+    after = counted.blocks
     assert [one is other for one, other in zip(before.blocks, after.blocks, strict=True)].count(False) == 2
-    assert account.totals.pinned > 0
+    assert counted.totals.pinned > 0
     assert "[short]" in [message.get("content") for message in after.messages]
 
 

@@ -10,7 +10,7 @@ import pytest
 from deferred_session import FullStore, Scene
 from scene import PRICES, ROLE, add_round, on_command
 from scene import memory_of as session_of
-from views import get_ledger
+from views import get_token_cache
 
 from compactor import (
     CompactorConfig,
@@ -213,7 +213,7 @@ def test_the_text_is_shown_where_it_says_more() -> None:
 
     rounds, compaction = memory.get_role_rounds(ROLE)
     assert compaction is not None
-    view = View(rounds, compaction, get_ledger(memory, ROLE, count_tokens), model="claude-x")
+    view = View(rounds, compaction, get_token_cache(memory, ROLE, count_tokens), model="claude-x")
     folded = fold_in(view, compaction.end_index + 1, None, ExtractiveSummarizer())
     assert folded is not None
     assert compaction.payload is not None

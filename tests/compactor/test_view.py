@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from chats import answer, calls, note_of, result, user, words
-from views import Ledger
+from views import TokenCache
 
 from compactor import CompactorConfig, View, compose, count_tokens
 from compactor.host_rounds import adapt_rounds
@@ -18,7 +18,7 @@ from memory import RECALL_TOOLS, CompactedMessage, InMemoryStore, Memory, Reduct
 def view_of(memory: Memory, end: int = 0, role: str = "assistant", model: str = "") -> View:
     rounds, _ = memory.get_role_rounds(role)
     compaction = CompactedMessage(start_index=1, end_index=end, summary="S.") if end else None
-    return View(rounds, compaction, Ledger(role, count_tokens), model=model)
+    return View(rounds, compaction, TokenCache(role, count_tokens), model=model)
 
 
 def chat(rounds: int) -> Memory:
@@ -171,12 +171,12 @@ def test_posts_of_another_host_may_change_while_their_round_is_open() -> None:
     """A host that streams into a message gets it counted as it is now."""
     post = SimpleNamespace(send_from="A", send_to="User", message="so far")
     host = [SimpleNamespace(user_query="q", post_list=[post], state="created")]
-    ledger = Ledger("A", count_tokens)
+    token_cache = TokenCache("A", count_tokens)
 
-    before = View(adapt_rounds(host, "A"), None, ledger).tokens
+    before = View(adapt_rounds(host, "A"), None, token_cache).tokens
     post.message += words(100)
 
-    assert View(adapt_rounds(host, "A"), None, ledger).tokens >= before + 100
+    assert View(adapt_rounds(host, "A"), None, token_cache).tokens >= before + 100
 
 
 def test_a_role_sees_and_pays_for_its_own() -> None:

@@ -19,8 +19,8 @@ from memory.visibility import sees
 
 from ...background import ContextCompactor
 from ...events import Published, Reduced
-from ...prompt.accounting import get_ledger
 from ...prompt.groups import TELLS_DROP, Message
+from ...prompt.token_cache import get_token_cache
 from ...strategies.tail import Tail, TailGroup
 from ...timers import interpreter_is_exiting
 from ...tokens import get_counter
@@ -262,7 +262,9 @@ class AutoContextMemory:
 
     def _view(self) -> View:
         rounds, compaction = self.memory.get_role_rounds(self.role)
-        return View(rounds, compaction, get_ledger(self.memory, self.role, get_counter(self.compactor.config.model)))
+        return View(
+            rounds, compaction, get_token_cache(self.memory, self.role, get_counter(self.compactor.config.model))
+        )
 
     def _read(self) -> list[_Shown]:
         view = self._view()

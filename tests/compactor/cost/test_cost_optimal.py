@@ -11,7 +11,7 @@ from chats import answer, calls, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
 from scene import of_kind
-from views import Ledger
+from views import TokenCache
 
 from compactor import (
     CompactorConfig,
@@ -61,7 +61,7 @@ def view_of(memory: Memory, end: int = 0, **more: Any) -> View:
     if end:
         last = rounds[end - 1].id
         summary = CompactedMessage(start_index=1, end_index=end, end_round_id=last, summary=words(400))
-    return View(rounds, summary, Ledger("assistant", count), **more)
+    return View(rounds, summary, TokenCache("assistant", count), **more)
 
 
 def growth_of(view: View, end: int) -> Sizes:
@@ -454,12 +454,12 @@ def test_a_long_tail_is_not_read_through_each_time(memory: Memory, most: int) ->
     """It is looked at after every post."""
     view, looked = view_of(memory), []
 
-    class Accounts(list[Any]):
+    class Watched(list[Any]):
         def __getitem__(self, place: Any) -> Any:
             looked.append(place)
             return super().__getitem__(place)
 
-    view.prefix_sums.accounts = Accounts(view.prefix_sums.accounts)
+    view.prefix_sums.round_tokens = Watched(view.prefix_sums.round_tokens)
     growth_of(view, 0)
     assert looked == [view.closed - 1 - place for place in range(len(looked))]
     assert most / 2 < len(looked) <= most

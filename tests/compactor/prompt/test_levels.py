@@ -6,9 +6,9 @@ import pytest
 from chats import answer, calls, result, user, words
 
 from compactor import MessageGroup, TokenCounter, count_tokens
-from compactor.prompt.accounting import Ledger, is_pinned
 from compactor.prompt.groups import group_messages
 from compactor.prompt.shorten import PromptPart, shorten_part
+from compactor.prompt.token_cache import TokenCache, is_pinned
 from compactor.tokens import count_message
 from memory import Memory, Round
 
@@ -123,11 +123,11 @@ def test_a_rounds_costs_are_those_of_its_groups_without_what_must_stay(pinned: b
     rounds, _ = memory.get_role_rounds("assistant")
     groups = group_messages(rounds[0], "assistant")
 
-    account = Ledger("assistant", count_tokens).compute_prefix_sums(rounds, 1, rounds.reductions).accounts[0]
+    counted = TokenCache("assistant", count_tokens).compute_prefix_sums(rounds, 1, rounds.reductions).round_tokens[0]
 
     whole = [sum(costs_of(group)) for group in groups]
     shortest = [shortened(rounds[0], group)[-1].tokens for group in groups[1:]]
-    assert account.totals.shortest == whole[0] + (whole[1] if pinned else shortest[0]) + shortest[1]
+    assert counted.totals.shortest == whole[0] + (whole[1] if pinned else shortest[0]) + shortest[1]
 
 
 def test_a_group_is_pinned_by_any_of_its_posts() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from views import Ledger, get_ledger
+from views import TokenCache, get_token_cache
 
 from compactor import View, compose, count_tokens
-from compactor.prompt import accounting as kept
+from compactor.prompt import token_cache as kept
 from compactor.prompt.groups import copy_messages, measure_depth
 from memory import CompactedMessage, Memory, Reduction
 
@@ -27,7 +27,7 @@ def talked(rounds: int) -> Memory:
 
 def view_of(memory: Memory) -> View:
     rounds, compaction = memory.get_role_rounds(ROLE)
-    return View(rounds, compaction, get_ledger(memory, ROLE, count_tokens))
+    return View(rounds, compaction, get_token_cache(memory, ROLE, count_tokens))
 
 
 def composed(memory: Memory) -> list[dict[str, object]]:
@@ -71,9 +71,9 @@ def test_what_was_erased_is_not_kept() -> None:
     memory = talked(4)
     composed(memory)
     memory.redact("r3.p1")
-    ledger = view_of(memory).ledger
+    token_cache = view_of(memory).token_cache
     composed(memory)
-    texts = [str(part) for account in ledger._kept.values() for part in account.parts or ()]
+    texts = [str(part) for counted in token_cache._kept.values() for part in counted.parts or ()]
     assert texts
     assert not any("answer 3" in text for text in texts)
 
@@ -83,12 +83,12 @@ def test_closed_rounds_of_the_tail_are_kept_and_covered_ones_let_go() -> None:
     memory = talked(8)
     composed(memory)
     view = view_of(memory)
-    assert [account.parts is not None for account in view.prefix_sums.accounts] == [True] * 8
+    assert [counted.parts is not None for counted in view.prefix_sums.round_tokens] == [True] * 8
     end = memory.conversation.rounds[5]
     made = {"start_index": 1, "end_index": 6, "summary": "six", "end_round_id": end.id}
     memory.journal(ROLE).publish(CompactedMessage(**made), base=0, round_ids=[end.id])
     composed(memory)
-    assert len(view_of(memory).ledger._kept) == 2
+    assert len(view_of(memory).token_cache._kept) == 2
 
 
 def test_no_more_is_kept_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,11 +97,11 @@ def test_no_more_is_kept_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "MAX_ROUNDS", 3)
     memory = talked(6)
     assert composed(memory) == before
-    assert len(view_of(memory).ledger._kept) == 3
+    assert len(view_of(memory).token_cache._kept) == 3
     monkeypatch.setattr(kept, "MAX_TOKENS", 1)
     memory = talked(6)
     assert composed(memory) == before
-    assert len(view_of(memory).ledger._kept) == 1
+    assert len(view_of(memory).token_cache._kept) == 1
 
 
 def test_texts_that_stand_in_every_prompt_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_texts_that_stand_in_every_prompt_are_counted_once(monkeypatch: pytest.M
         counted.append(text)
         return len(text)
 
-    count_again = Ledger(ROLE, count).count_again
+    count_again = TokenCache(ROLE, count).count_again
     assert [count_again("one"), count_again("one"), count_again("three")] == [3, 3, 5]
     assert counted == ["one", "three"]
     monkeypatch.setattr(kept, "MAX_TEXTS", 2)

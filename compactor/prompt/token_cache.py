@@ -1,4 +1,4 @@
-"""The token costs of one role's rounds: each closed round is counted once, and summed up; an open one in blocks."""
+"""The tokens of one role's rounds: each closed round is counted once, and summed up; an open one in blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from memory.visibility import Rounds
 from ..host_rounds import HostRounds
 from ..tokens import TokenCounter, count_message
 from .groups import ATOMS, OVERLAY, MessageGroup, apply_overlays, group_messages, measure_depth, tells_of_drops
-from .open_rounds import MIN_BLOCK, MIN_REST, BlockReader, Blocks, OpenAccount, Overlays, RunningTotals
+from .open_rounds import MIN_BLOCK, MIN_REST, BlockReader, Blocks, OpenRoundTokens, Overlays, RunningTotals
 from .shorten import LARGE, PromptPart, ShortenedPart, shorten_part
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ MAX_ROUNDS, MAX_TOKENS = 256, 1_000_000
 MAX_TEXTS = 64
 #: Rounds that are counted between two looks at what other threads have counted.
 COUNT_BATCH_SIZE = 64
-#: Accounts of closed rounds are kept up to twice the number in the prefix sums, plus this many.
-MIN_ACCOUNTS = 1_024
+#: Tokens of closed rounds are kept up to twice the number in the prefix sums, plus this many.
+MIN_ROUNDS = 1_024
 #: Groups of open rounds whose costs are remembered, their levels, and reports of reductions; at one more, all are
 #: forgotten.
 MAX_OPEN_GROUPS = 20_000
 #: Open rounds of one role whose blocks are kept.
 MAX_OPEN_ROUNDS = 16
-#: Counters of one role whose ledgers are kept: a host that makes a new one for each prompt does not fill the memory.
+#: Counters of one role whose caches are kept: a host that makes a new one for each prompt does not fill the memory.
 MAX_COUNTERS = 8
 #: It is remembered of at least so many rounds, and at most twice as many, how long their prompts took.
 TIMED_ROUNDS = 200
@@ -50,8 +50,8 @@ _NO_BLOCKS = Blocks()
 
 
 @dataclass(slots=True, repr=False)
-class RoundAccount:
-    """The cost of one closed round as it reads now, and its parts while they are kept."""
+class RoundTokens:
+    """The tokens of one closed round as it reads now, and its parts while they are kept."""
 
     round_id: str
     number: int
@@ -65,7 +65,7 @@ class RoundAccount:
 
 @dataclass(slots=True, eq=False, repr=False)
 class PrefixSums:
-    """The accounts of closed rounds from the place *start* on, and their running totals. They only grow.
+    """The tokens of closed rounds from the place *start* on, and their running totals. They only grow.
 
     Rounds before *start* were not even read.
     """
@@ -73,8 +73,8 @@ class PrefixSums:
     start: int = 0
     #: The place up to which rounds are counted.
     stop: int = 0
-    accounts: list[RoundAccount] = field(default_factory=list)
-    #: The log numbers of the rounds in ``accounts``.
+    round_tokens: list[RoundTokens] = field(default_factory=list)
+    #: The log numbers of the rounds in ``round_tokens``.
     round_numbers: list[int] = field(default_factory=list)
     #: The totals before each place from ``start`` on, one more than there are rounds.
     totals: list[RunningTotals] = field(default_factory=lambda: [RunningTotals()])
@@ -84,7 +84,7 @@ class PrefixSums:
     def __getitem__(self, index: int) -> RunningTotals:
         """Return the totals before *index*. Raises ``IndexError`` for one before ``start``."""
         if index < self.start:
-            raise IndexError(f"they begin at place {self.start}, not at {index}; ask the ledger for earlier sums")
+            raise IndexError(f"they begin at place {self.start}, not at {index}; ask the cache for earlier sums")
         return self.totals[index - self.start]
 
     def list_numbers(self, places: range) -> list[int]:
@@ -120,8 +120,8 @@ class Published(NamedTuple):
     reduced: tuple[ShortenedPart, ...]
 
 
-class Ledger:
-    """The costs of one role's rounds under one token counter. Any number of threads may ask it."""
+class TokenCache:
+    """The tokens of one role's rounds by one token counter. Any number of threads may ask it."""
 
     def __init__(self, role: str, count: TokenCounter, prompt_limits: PromptLimits | None = None) -> None:
         self.role = role
@@ -138,8 +138,8 @@ class Ledger:
         self._texts: dict[tuple[int, int], int] = {}
         self._open: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._shortened: dict[tuple[object, ...], tuple[PromptPart, ...]] = {}
-        #: The accounts of open rounds that are read in blocks, by the rounds' ids.
-        self._open_accounts: dict[str, OpenAccount] = {}
+        #: The tokens of open rounds that are read in blocks, by the rounds' ids.
+        self._open_rounds: dict[str, OpenRoundTokens] = {}
         self._after_fork()
         renew_after_fork(self)
 
@@ -151,10 +151,10 @@ class Ledger:
         self._adding = False
         #: The prefix sums that the next call goes on from, their moment, and the origin that was asked for last.
         self._summed: tuple[PrefixSums, _Moment, int] = (PrefixSums(), (), 0)
-        #: The accounts of closed rounds by their numbers, also of rounds before the origin.
-        self._accounts: dict[int, RoundAccount] = {}
+        #: The tokens of closed rounds by their numbers, also of rounds before the origin.
+        self._round_tokens: dict[int, RoundTokens] = {}
         #: Those whose parts are kept, oldest first, and the tokens of these.
-        self._kept: dict[int, RoundAccount] = {}
+        self._kept: dict[int, RoundTokens] = {}
         self._kept_tokens = 0
 
     def compute_prefix_sums(
@@ -172,9 +172,9 @@ class Ledger:
         if summed_moment == moment and origin == last_origin and prefix.stop >= closed:  # as most of the time
             return prefix
         pinned, erased, by_round = group_pins(pins) if pins else {}, rounds.erased, reductions.by_round
-        known, keeps = self._accounts, rounds.snapshot is not None
+        known, keeps = self._round_tokens, rounds.snapshot is not None
         if not keeps:  # the newest may say that it is closed, and grow
-            known = {rounds.find_end(account.round_id) or 0: account for account in prefix.accounts[:-1]}
+            known = {rounds.find_end(counted.round_id) or 0: counted for counted in prefix.round_tokens[:-1]}
 
         if summed_moment != moment or not prefix.start <= origin <= prefix.stop:
             prefix = PrefixSums(origin, origin)
@@ -184,14 +184,14 @@ class Ledger:
             prefix = PrefixSums(last_origin, last_origin)
         while True:
             done = prefix.stop
-            fresh: list[RoundAccount] = []
+            fresh: list[RoundTokens] = []
             for place in range(done, min(closed, done + COUNT_BATCH_SIZE)):
-                account, round_ = known.get(rounds.get_number(place)), None
-                round_id = account.round_id if account is not None else (round_ := rounds[place]).id
+                counted, round_ = known.get(rounds.get_number(place)), None
+                round_id = counted.round_id if counted is not None else (round_ := rounds[place]).id
                 overlays = by_round.get(round_id, ()), pinned.get(round_id, frozenset()), erased.get(round_id, ())
-                if account is None or overlays != account.overlays:
-                    account = self._count_round(round_ or rounds[place], overlays, keeps=keeps)
-                fresh.append(account)
+                if counted is None or overlays != counted.overlays:
+                    counted = self._count_round(round_ or rounds[place], overlays, keeps=keeps)
+                fresh.append(counted)
             with self._lock:
                 if self._adding:
                     raise RuntimeError(
@@ -202,8 +202,8 @@ class Ledger:
                     continue  # another thread adds to the same sums; go on from what it has counted
                 self._adding = True
                 try:
-                    for account in fresh:
-                        self._add(prefix, account)
+                    for counted in fresh:
+                        self._add(prefix, counted)
                     if prefix.stop >= closed:
                         self._publish(prefix, moment, origin, erased)
                         return prefix
@@ -218,71 +218,73 @@ class Ledger:
             if (last := self.prompt_limits.last_prompt) is not None and last.rounds.redactions != moment[0]:
                 self.prompt_limits.last_prompt = None
             for round_id in erased:
-                self._open_accounts.pop(round_id, None)
-            accounts = [*self._accounts.items(), *self._kept.items()]
-            changed = {number for number, one in accounts if one.overlays[2] != erased.get(one.round_id, ())}
+                self._open_rounds.pop(round_id, None)
+            kept = [*self._round_tokens.items(), *self._kept.items()]
+            changed = {number for number, one in kept if one.overlays[2] != erased.get(one.round_id, ())}
             self._drop_parts(changed)
             # Not all others: readers of two snapshots may take turns, and would have one another begin anew.
-            self._accounts = {number: one for number, one in self._accounts.items() if number not in changed}
+            self._round_tokens = {number: one for number, one in self._round_tokens.items() if number not in changed}
         if origin != last_origin:
             self._drop_parts(
-                self._kept.keys() - {account.number for account in prefix.accounts[origin - prefix.start :]}
+                self._kept.keys() - {counted.number for counted in prefix.round_tokens[origin - prefix.start :]}
             )
-        if len(self._accounts) > 2 * len(prefix.accounts) + MIN_ACCOUNTS:
-            self._accounts = {account.number: account for account in prefix.accounts}
+        if len(self._round_tokens) > 2 * len(prefix.round_tokens) + MIN_ROUNDS:
+            self._round_tokens = {counted.number: counted for counted in prefix.round_tokens}
 
-    def _add(self, prefix: PrefixSums, account: RoundAccount) -> None:
-        """Add an account to *prefix*; keep a new one, with its parts, in the place of an older one of the same round.
-        Called with the lock."""
-        last, own = prefix.totals[-1], account.totals
-        prefix.accounts.append(account)
-        prefix.round_numbers.append(account.number)
+    def _add(self, prefix: PrefixSums, counted: RoundTokens) -> None:
+        """Add a closed round to *prefix*; keep a new one, with its parts, in the place of an older one of the same
+        round. Called with the lock."""
+        last, own = prefix.totals[-1], counted.totals
+        prefix.round_tokens.append(counted)
+        prefix.round_numbers.append(counted.number)
         last_query = prefix.stop if own.last_query is not None else last.last_query
         prefix.totals.append(RunningTotals._make((*map(add, last[:-1], own[:-1]), last_query)))
         prefix.stop += 1  # last: readers hold no lock, and go by it
-        number = account.number
-        if account.parts is None or self._accounts.get(number) is account:
+        number = counted.number
+        if counted.parts is None or self._round_tokens.get(number) is counted:
             return
         if number in self._kept:
             self._drop_parts([number])
-        self._accounts[number] = self._kept[number] = account
-        self._kept_tokens += account.kept_tokens
+        self._round_tokens[number] = self._kept[number] = counted
+        self._kept_tokens += counted.kept_tokens
         while len(self._kept) > MAX_ROUNDS or (self._kept_tokens > MAX_TOKENS and len(self._kept) > 1):
             self._drop_parts([next(iter(self._kept))])
 
     def _drop_parts(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            account = self._kept.pop(number, None)
-            if account is not None:
-                account.parts = None
-                self._kept_tokens -= account.kept_tokens
+            counted = self._kept.pop(number, None)
+            if counted is not None:
+                counted.parts = None
+                self._kept_tokens -= counted.kept_tokens
 
-    def _count_round(self, raw: Round, overlays: Overlays, *, keeps: bool) -> RoundAccount:
-        """Count a closed round, and return its account, with its parts if it *keeps* them."""
-        self._open_accounts.pop(raw.id, None)
+    def _count_round(self, raw: Round, overlays: Overlays, *, keeps: bool) -> RoundTokens:
+        """Count a closed round, and return its tokens, with its parts if it *keeps* them."""
+        self._open_rounds.pop(raw.id, None)
         round_ = apply_overlays(raw, overlays[0], self.role)
         parts, totals = self._count_groups(raw, round_, group_messages(round_, self.role), overlays, is_closed=True)
         shortened = [one.tokens_after for part in parts for level in part.levels or () for one in level.reductions]
         kept_tokens = totals.tokens + sum(shortened)
-        return RoundAccount(round_.id, round_.number, overlays, totals, parts if keeps else None, kept_tokens)
+        return RoundTokens(round_.id, round_.number, overlays, totals, parts if keeps else None, kept_tokens)
 
-    def count_open(self, raw: Round, overlays: Overlays, *, is_last: bool = True, keeps: bool = True) -> OpenAccount:
-        """Return the account of a round that may still grow, as it reads now. *is_last*: it is the newest round.
+    def count_open(
+        self, raw: Round, overlays: Overlays, *, is_last: bool = True, keeps: bool = True
+    ) -> OpenRoundTokens:
+        """Return the tokens of a round that may still grow, as it reads now. *is_last*: it is the newest round.
 
         With *keeps*, the counts are remembered: so the thousandth post costs as much as the first.
         """
-        known = self._open_accounts.get(raw.id) if keeps else None
+        known = self._open_rounds.get(raw.id) if keeps else None
         if known is None and (not keeps or len(raw.post_list) < MIN_BLOCK + MIN_REST):
             shown = apply_overlays(raw, overlays[0], self.role)
             groups, read = group_messages(shown, self.role, last=is_last), copy_with(shown, post_list=())
-            counted = self._count_groups(raw, read, groups, overlays, remembers=keeps)
-            return OpenAccount(overlays, _NO_BLOCKS, *counted)
-        account = BlockReader(raw, overlays, self.role, is_last, self._count_groups).read(known)
-        if known is None or len(account.blocks.posts) >= len(known.blocks.posts):  # else it is of an older snapshot
-            self._open_accounts[raw.id] = account
-            for oldest in list(self._open_accounts)[: max(len(self._open_accounts) - MAX_OPEN_ROUNDS, 0)]:
-                self._open_accounts.pop(oldest, None)
-        return account
+            parts_and_totals = self._count_groups(raw, read, groups, overlays, remembers=keeps)
+            return OpenRoundTokens(overlays, _NO_BLOCKS, *parts_and_totals)
+        counted = BlockReader(raw, overlays, self.role, is_last, self._count_groups).read(known)
+        if known is None or len(counted.blocks.posts) >= len(known.blocks.posts):  # else it is of an older snapshot
+            self._open_rounds[raw.id] = counted
+            for oldest in list(self._open_rounds)[: max(len(self._open_rounds) - MAX_OPEN_ROUNDS, 0)]:
+                self._open_rounds.pop(oldest, None)
+        return counted
 
     def _count_groups(
         self,
@@ -407,22 +409,22 @@ def _make_key(round_: Round, group: MessageGroup) -> tuple[object, ...]:
     return tuple(key)
 
 
-_ledgers: WeakKeyDictionary[Memory, dict[str, dict[object, Ledger]]] = WeakKeyDictionary()
+_token_caches: WeakKeyDictionary[Memory, dict[str, dict[object, TokenCache]]] = WeakKeyDictionary()
 
 
-def get_ledger(memory: Memory, role: str, count: TokenCounter) -> Ledger:
-    """Return the one ledger that all who read *memory* as *role* share, so that a round is counted once in all."""
+def get_token_cache(memory: Memory, role: str, count: TokenCounter) -> TokenCache:
+    """Return the one cache that all who read *memory* as *role* share, so that a round is counted once in all."""
     # No lock: the worst that two threads can do is to count a round twice.
-    ledgers = _ledgers.setdefault(memory, {}).setdefault(role, {})
+    token_caches = _token_caches.setdefault(memory, {}).setdefault(role, {})
     try:
         hash(count)
         key: object = count  # equal counters share one: a bound method is another object each time it is named
     except TypeError:
-        key = id(count)  # the ledger keeps the counter, so the number stays its own
-    ledger = ledgers.get(key)
-    if ledger is None:
-        for oldest in list(ledgers)[: max(len(ledgers) + 1 - MAX_COUNTERS, 0)]:
-            ledgers.pop(oldest, None)
-        limits = next(iter(ledgers.values())).prompt_limits if ledgers else None
-        ledger = ledgers.setdefault(key, Ledger(role, count, limits))
-    return ledger
+        key = id(count)  # the cache keeps the counter, so the number stays its own
+    token_cache = token_caches.get(key)
+    if token_cache is None:
+        for oldest in list(token_caches)[: max(len(token_caches) + 1 - MAX_COUNTERS, 0)]:
+            token_caches.pop(oldest, None)
+        limits = next(iter(token_caches.values())).prompt_limits if token_caches else None
+        token_cache = token_caches.setdefault(key, TokenCache(role, count, limits))
+    return token_cache

@@ -1,4 +1,4 @@
-"""The ledger counts each closed round once, for everybody, and is right whatever fails meanwhile."""
+"""The token cache counts each closed round once, for everybody, and is right whatever fails meanwhile."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from threads import at_once
 
 from compactor import CompactorConfig, ContextCompactor, TokenCounter, compose, count_tokens
 from compactor.host_rounds import HostRounds
-from compactor.prompt import accounting as ledgers
-from compactor.prompt.accounting import (
-    MAX_COUNTERS,
-    MAX_OPEN_GROUPS,
-    Ledger,
-    Overlays,
-    PrefixSums,
-    RoundAccount,
-    RunningTotals,
-    count_calls,
-    get_ledger,
-)
+from compactor.prompt import token_cache as token_caches
 from compactor.prompt.groups import group_messages
 from compactor.prompt.shorten import PromptPart
+from compactor.prompt.token_cache import (
+    MAX_COUNTERS,
+    MAX_OPEN_GROUPS,
+    Overlays,
+    PrefixSums,
+    RoundTokens,
+    RunningTotals,
+    TokenCache,
+    count_calls,
+    get_token_cache,
+)
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_message, count_prompt
 from memory import InMemoryStore, Memory, Post, Reduction, Round, Rounds
@@ -56,15 +56,15 @@ def chat(rounds: int) -> Memory:
     return memory
 
 
-def sums_of(ledger: Ledger, rounds: Rounds | HostRounds, origin: int = 0) -> PrefixSums:
-    return ledger.compute_prefix_sums(rounds, rounds.closed, rounds.reductions, origin)
+def sums_of(token_cache: TokenCache, rounds: Rounds | HostRounds, origin: int = 0) -> PrefixSums:
+    return token_cache.compute_prefix_sums(rounds, rounds.closed, rounds.reductions, origin)
 
 
 def fresh(
     rounds: Rounds | HostRounds, role: str = "assistant", count: TokenCounter = len, origin: int = 0
 ) -> PrefixSums:
-    """Return what a ledger says that has seen nothing else."""
-    return sums_of(Ledger(role, count), rounds, origin)
+    """Return what a cache says that has seen nothing else."""
+    return sums_of(TokenCache(role, count), rounds, origin)
 
 
 def before(sums: PrefixSums) -> list[RunningTotals]:
@@ -72,7 +72,7 @@ def before(sums: PrefixSums) -> list[RunningTotals]:
     return [sums[place] for place in range(sums.start, sums.stop + 1)]
 
 
-def told(sums: PrefixSums, start: int | None = None) -> tuple[list[RunningTotals], list[RoundAccount]]:
+def told(sums: PrefixSums, start: int | None = None) -> tuple[list[RunningTotals], list[RoundTokens]]:
     """Return what *sums* say of the rounds from the place *start* on: two that say the same are as good."""
     start = sums.start if start is None else start
     first = sums[start]
@@ -88,7 +88,7 @@ def told(sums: PrefixSums, start: int | None = None) -> tuple[list[RunningTotals
         )
         for one in before(sums)[start - sums.start :]
     ]
-    return parts, list(sums.accounts[start - sums.start :])
+    return parts, list(sums.round_tokens[start - sums.start :])
 
 
 # -- sums -------------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_sums_tell_how_often_the_model_was_called() -> None:
     rounds, _ = Memory.from_messages([*first, user(), answer()]).get_role_rounds("assistant")
     sums = fresh(rounds)
 
-    assert [account.totals.calls for account in sums.accounts] == [3]
+    assert [counted.totals.calls for counted in sums.round_tokens] == [3]
     assert sums[1].calls - sums[0].calls == 3
     assert [count_calls(round_, "assistant") for round_ in rounds] == [3, 1]
     assert [count_calls(round_, "Planner") for round_ in rounds] == [0, 0]
@@ -124,19 +124,19 @@ def test_sums_tell_of_all_rounds_before_a_place() -> None:
     assert [one.tokens for one in before(sums)] == [0, cost, cost]
     assert [one.messages for one in before(sums)] == [0, 3, 3]
     assert [one.last_query for one in before(sums)] == [None, 0, 0]
-    assert [(counted.round_id, counted.number) for counted in sums.accounts] == [(rounds[0].id, 1), ("second", 2)]
+    assert [(counted.round_id, counted.number) for counted in sums.round_tokens] == [(rounds[0].id, 1), ("second", 2)]
     assert sums.list_numbers(range(2)) == [1, 2]
 
 
 def test_a_round_is_counted_once() -> None:
     """However often it is asked and however many rounds are added."""
     memory, counter = chat(3), Counted()
-    ledger = Ledger("assistant", counter)
-    sums_of(ledger, memory.get_role_rounds("assistant")[0])
+    token_cache = TokenCache("assistant", counter)
+    sums_of(token_cache, memory.get_role_rounds("assistant")[0])
     for number in range(3, 200):
         memory.append(user(f"q{number}"))
         memory.append(answer(words(number)))
-        sums = sums_of(ledger, memory.get_role_rounds("assistant")[0])
+        sums = sums_of(token_cache, memory.get_role_rounds("assistant")[0])
 
     assert sorted(counter.texts) == sorted({*counter.texts})
     assert told(sums) == told(fresh(memory.get_role_rounds("assistant")[0]))
@@ -145,14 +145,14 @@ def test_a_round_is_counted_once() -> None:
 def test_rounds_that_fail_are_taken_out_and_nothing_is_counted_again() -> None:
     """A closed round that fails shifts all later ones; what they cost is known."""
     memory, counter = chat(20), Counted()
-    ledger = Ledger("assistant", counter)
-    earlier = sums_of(ledger, memory.get_role_rounds("assistant")[0])
+    token_cache = TokenCache("assistant", counter)
+    earlier = sums_of(token_cache, memory.get_role_rounds("assistant")[0])
     kept = told(earlier)
     memory.finish_round(memory.conversation.rounds[9], "failed")
     counter.texts.clear()
 
     rounds, _ = memory.get_role_rounds("assistant")
-    after = sums_of(ledger, rounds)
+    after = sums_of(token_cache, rounds)
 
     assert told(after) == told(fresh(rounds))
     assert set(counter.texts) <= {"q19", words(19), "q18", words(18)}, (
@@ -164,8 +164,8 @@ def test_rounds_that_fail_are_taken_out_and_nothing_is_counted_again() -> None:
 @given(st.lists(st.integers(0, 6), max_size=30), st.randoms(use_true_random=False))
 def test_the_sums_are_always_those_of_the_rounds_there_are(steps: list[int], random: Random) -> None:
     """Whatever is added, failed, reduced and asked in between, from whatever place on, also by a reader of an older
-    moment: sums begin there or before, and say what a ledger says that has seen nothing else."""
-    memory, ledger = Memory(), Ledger("assistant", len)
+    moment: sums begin there or before, and say what a cache says that has seen nothing else."""
+    memory, token_cache = Memory(), TokenCache("assistant", len)
     older = memory.get_role_rounds("assistant")[0]
     for number, step in enumerate(steps):
         rounds = memory.conversation.rounds
@@ -174,7 +174,7 @@ def test_the_sums_are_always_those_of_the_rounds_there_are(steps: list[int], ran
         elif step == 1:
             older = memory.get_role_rounds("assistant")[0]
         elif step == 2:
-            assert_right(ledger, older, random.randint(0, older.closed))
+            assert_right(token_cache, older, random.randint(0, older.closed))
         elif step == 3 and len(rounds) > 1 and rounds[number % (len(rounds) - 1)].state == "finished":
             round_ = rounds[number % (len(rounds) - 1)]
             made = Reduction.over(round_, round_.post_list, "offloaded", "short")
@@ -184,16 +184,16 @@ def test_the_sums_are_always_those_of_the_rounds_there_are(steps: list[int], ran
             memory.append(user(f"q{number}"))
             memory.append(answer(words(number)))
         now = memory.get_role_rounds("assistant")[0]
-        assert_right(ledger, now, random.randint(0, now.closed))
+        assert_right(token_cache, now, random.randint(0, now.closed))
 
 
-def assert_right(ledger: Ledger, rounds: Rounds, origin: int) -> None:
-    """Check what *ledger* says of *rounds* from *origin* on."""
-    sums = sums_of(ledger, rounds, origin)
+def assert_right(token_cache: TokenCache, rounds: Rounds, origin: int) -> None:
+    """Check what *token_cache* says of *rounds* from *origin* on."""
+    sums = sums_of(token_cache, rounds, origin)
     assert sums.start <= origin
-    totals, accounts = told(sums, origin)
+    totals, counted = told(sums, origin)
     settled = rounds.closed - origin
-    assert (totals[: settled + 1], accounts[:settled]) == told(fresh(rounds, origin=origin))
+    assert (totals[: settled + 1], counted[:settled]) == told(fresh(rounds, origin=origin))
 
 
 def test_rounds_before_the_origin_are_not_counted() -> None:
@@ -201,7 +201,7 @@ def test_rounds_before_the_origin_are_not_counted() -> None:
     memory, counter = chat(50), Counted()
     rounds, _ = memory.get_role_rounds("assistant")
 
-    sums = sums_of(Ledger("assistant", counter), rounds, 45)
+    sums = sums_of(TokenCache("assistant", counter), rounds, 45)
 
     assert set(counter.texts) == {text for number in range(45, 49) for text in (f"q{number}", words(number))}
     assert (sums.start, sums.stop) == (45, 49)
@@ -215,42 +215,42 @@ def test_rounds_before_the_origin_are_not_counted() -> None:
 def test_what_lies_before_the_origin_is_let_go_when_that_moves_on() -> None:
     """Not at once: a prompt that was begun just before still asks from the origin before, and counts nothing anew."""
     memory, counter = chat(60), Counted()
-    ledger = Ledger("assistant", counter)
+    token_cache = TokenCache("assistant", counter)
     rounds, _ = memory.get_role_rounds("assistant")
-    early = sums_of(ledger, rounds, 0)
-    first = sums_of(ledger, rounds, 40)
+    early = sums_of(token_cache, rounds, 0)
+    first = sums_of(token_cache, rounds, 40)
     counter.texts.clear()
 
     assert first is early
-    assert sums_of(ledger, rounds, 0) is early
-    assert sums_of(ledger, rounds, 40) is early
-    second = sums_of(ledger, rounds, 50)
+    assert sums_of(token_cache, rounds, 0) is early
+    assert sums_of(token_cache, rounds, 40) is early
+    second = sums_of(token_cache, rounds, 50)
 
     assert (second.start, second.stop) == (40, 59)
     assert second[45].last_query == 44
     assert second[40].last_query is None
     assert early[10].messages == 20, "who holds the sums of an earlier moment keeps them"
-    assert sums_of(ledger, rounds, 45) is second
+    assert sums_of(token_cache, rounds, 45) is second
     assert counter.texts == []
 
 
 def test_a_small_step_forward_copies_nothing() -> None:
     """Where much is retained and each publication covers little, sums are not made anew each time."""
-    ledger = Ledger("assistant", len)
+    token_cache = TokenCache("assistant", len)
     rounds, _ = chat(60).get_role_rounds("assistant")
-    made = {id(sums) for sums in [sums_of(ledger, rounds, origin) for origin in range(40)]}
+    made = {id(sums) for sums in [sums_of(token_cache, rounds, origin) for origin in range(40)]}
     assert len(made) == 2
 
 
 def test_sums_reach_back_when_the_origin_does() -> None:
     """As after a revert: only what is new to them is counted, and only as far as the new origin."""
     memory, counter = chat(60), Counted()
-    ledger = Ledger("assistant", counter)
+    token_cache = TokenCache("assistant", counter)
     rounds, _ = memory.get_role_rounds("assistant")
-    later = sums_of(ledger, rounds, 50)
+    later = sums_of(token_cache, rounds, 50)
     counter.texts.clear()
 
-    back = sums_of(ledger, rounds, 30)
+    back = sums_of(token_cache, rounds, 30)
 
     assert told(back) == told(fresh(rounds, origin=30))
     assert set(counter.texts) == {text for number in range(30, 50) for text in (f"q{number}", words(number))}
@@ -259,52 +259,52 @@ def test_sums_reach_back_when_the_origin_does() -> None:
 
 def test_a_round_that_failed_is_not_taken_for_the_one_before_it() -> None:
     """Both end at the same place then, and the sums that are there may begin with the one that failed."""
-    memory, ledger = chat(10), Ledger("assistant", len)
-    sums_of(ledger, memory.get_role_rounds("assistant")[0], 5)
+    memory, token_cache = chat(10), TokenCache("assistant", len)
+    sums_of(token_cache, memory.get_role_rounds("assistant")[0], 5)
     memory.finish_round(memory.conversation.rounds[5], "failed")
 
     rounds, _ = memory.get_role_rounds("assistant")
 
-    assert told(sums_of(ledger, rounds, 4)) == told(fresh(rounds, origin=4))
+    assert told(sums_of(token_cache, rounds, 4)) == told(fresh(rounds, origin=4))
 
 
 def test_a_covered_round_that_fails_shifts_the_sums() -> None:
     """What was counted behind it is not counted again."""
     memory, counter = chat(30), Counted()
-    ledger = Ledger("assistant", counter)
-    sums_of(ledger, memory.get_role_rounds("assistant")[0], 20)
+    token_cache = TokenCache("assistant", counter)
+    sums_of(token_cache, memory.get_role_rounds("assistant")[0], 20)
     memory.finish_round(memory.conversation.rounds[2], "failed")
     counter.texts.clear()
 
     rounds, _ = memory.get_role_rounds("assistant")
 
-    assert told(sums_of(ledger, rounds, 19)) == told(fresh(rounds, origin=19))
+    assert told(sums_of(token_cache, rounds, 19)) == told(fresh(rounds, origin=19))
     assert set(counter.texts) <= {"q28", words(28)}
 
 
 def test_a_reader_of_an_older_moment_gets_its_sums() -> None:
     """Though those that are there begin behind all that it knows of."""
-    memory, ledger = chat(10), Ledger("assistant", len)
+    memory, token_cache = chat(10), TokenCache("assistant", len)
     older, _ = memory.get_role_rounds("assistant")
     for number in range(10, 30):
         memory.append(user(f"q{number}"))
         memory.append(answer("a"))
-    sums_of(ledger, memory.get_role_rounds("assistant")[0], 25)
+    sums_of(token_cache, memory.get_role_rounds("assistant")[0], 25)
 
-    assert told(sums_of(ledger, older, 3)) == told(fresh(older, origin=3))
+    assert told(sums_of(token_cache, older, 3)) == told(fresh(older, origin=3))
 
 
 def test_rounds_between_what_was_counted_and_the_origin_are_not_counted() -> None:
     """A counter that was not used for long goes on behind the compaction that there is by then."""
     memory, counter = chat(10), Counted()
-    ledger = Ledger("assistant", counter)
-    sums_of(ledger, memory.get_role_rounds("assistant")[0])
+    token_cache = TokenCache("assistant", counter)
+    sums_of(token_cache, memory.get_role_rounds("assistant")[0])
     for number in range(10, 30):
         memory.append(user(f"q{number}"))
         memory.append(answer("a"))
     counter.texts.clear()
 
-    sums = sums_of(ledger, memory.get_role_rounds("assistant")[0], 25)
+    sums = sums_of(token_cache, memory.get_role_rounds("assistant")[0], 25)
 
     assert (sums.start, sums.stop) == (25, 29)
     assert set(counter.texts) == {"q25", "q26", "q27", "q28", "a"}
@@ -313,13 +313,13 @@ def test_rounds_between_what_was_counted_and_the_origin_are_not_counted() -> Non
 def test_a_reduction_changes_the_sums_behind_the_origin_alone() -> None:
     """What reads the same is neither counted nor looked at again before that."""
     memory, counter = chat(60), Counted()
-    ledger = Ledger("assistant", counter)
-    sums_of(ledger, memory.get_role_rounds("assistant")[0])
+    token_cache = TokenCache("assistant", counter)
+    sums_of(token_cache, memory.get_role_rounds("assistant")[0])
     reduce(memory, 55, "offloaded", "short")
     counter.texts.clear()
 
     rounds, _ = memory.get_role_rounds("assistant")
-    sums = sums_of(ledger, rounds, 50)
+    sums = sums_of(token_cache, rounds, 50)
 
     assert told(sums) == told(fresh(rounds, origin=50))
     assert set(counter.texts) <= {"q55", "short", "q58", words(58)}
@@ -327,40 +327,40 @@ def test_a_reduction_changes_the_sums_behind_the_origin_alone() -> None:
 
 def test_another_hosts_round_that_grows_though_it_looks_closed_is_counted_again() -> None:
     """Hosts whose rounds have no state go on adding to the newest."""
-    ledger = Ledger("", len)
+    token_cache = TokenCache("", len)
     first = [Post(id="p1", send_from="A", send_to="B", message="one")]
     items = [Round(id=f"r{number}", user_query="q", state="finished") for number in range(3)]
-    sums_of(ledger, HostRounds(items, ""))
+    sums_of(token_cache, HostRounds(items, ""))
     items[2] = items[2].model_copy(update={"post_list": tuple(first)})
     items.append(Round(id="r3", user_query="q", state="finished"))
 
     rounds = HostRounds(items, "")
 
-    assert told(sums_of(ledger, rounds)) == told(fresh(rounds, ""))
+    assert told(sums_of(token_cache, rounds)) == told(fresh(rounds, ""))
 
 
 def test_another_hosts_rounds_are_found_by_id_and_not_turned_into_ours_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cycle over a long session reads only what is new."""
-    ledger = Ledger("", len)
+    token_cache = TokenCache("", len)
     items = [Round(id=f"r{number}", user_query="q", state="finished") for number in range(500)]
-    sums_of(ledger, HostRounds(items, ""))
+    sums_of(token_cache, HostRounds(items, ""))
     read: list[object] = []
     monkeypatch.setattr(HostRounds, "__getitem__", lambda self, place: read.append(place) or self._rounds[place])
 
-    sums_of(ledger, HostRounds(items, ""))
+    sums_of(token_cache, HostRounds(items, ""))
 
     assert read == [499]
 
 
 def test_another_host_may_show_fewer_rounds_than_before() -> None:
     """Rounds that are gone are no longer counted."""
-    ledger = Ledger("", len)
+    token_cache = TokenCache("", len)
     items = [Round(id=f"r{number}", user_query="q" * number, state="finished") for number in range(9)]
-    sums_of(ledger, HostRounds(items, ""))
+    sums_of(token_cache, HostRounds(items, ""))
 
     for left in (items[:4], items[2:], []):
         rounds = HostRounds(left, "")
-        assert told(sums_of(ledger, rounds)) == told(fresh(rounds, ""))
+        assert told(sums_of(token_cache, rounds)) == told(fresh(rounds, ""))
 
 
 def test_threads_that_count_at_once_agree() -> None:
@@ -370,11 +370,11 @@ def test_threads_that_count_at_once_agree() -> None:
     memory.finish_round(memory.conversation.rounds[150], "failed")
     moments.append(memory.get_role_rounds("assistant")[0])
     right = [told(fresh(rounds)) for rounds in moments]
-    ledger = Ledger("assistant", len)
+    token_cache = TokenCache("assistant", len)
 
     def read(which: int) -> None:
         for _ in range(5):
-            assert told(sums_of(ledger, moments[which])) == right[which]
+            assert told(sums_of(token_cache, moments[which])) == right[which]
 
     at_once(*(partial(read, number % 2) for number in range(6)))
 
@@ -388,12 +388,12 @@ def test_a_thread_that_was_overtaken_goes_on_from_there() -> None:
     def count(text: str) -> int:
         if text == "q0" and not overtaken:
             overtaken.append(PrefixSums())
-            overtaken[0] = sums_of(ledger, rounds)
+            overtaken[0] = sums_of(token_cache, rounds)
         return len(text)
 
-    ledger = Ledger("assistant", count)
-    ledger.compute_prefix_sums(rounds, 0, rounds.reductions)  # from here on the epoch is known
-    sums = sums_of(ledger, rounds)
+    token_cache = TokenCache("assistant", count)
+    token_cache.compute_prefix_sums(rounds, 0, rounds.reductions)  # from here on the epoch is known
+    sums = sums_of(token_cache, rounds)
 
     assert sums is overtaken[0]
     assert told(sums) == told(fresh(rounds))
@@ -410,8 +410,8 @@ def test_two_whose_moments_differ_by_redactions_never_have_one_another_begin_ane
     newer, _ = memory.get_role_rounds("assistant")
     read: list[str] = []
 
-    class Watched(Ledger):
-        def _count_round(self, raw: Round, overlays: Overlays, *, keeps: bool) -> RoundAccount:
+    class Watched(TokenCache):
+        def _count_round(self, raw: Round, overlays: Overlays, *, keeps: bool) -> RoundTokens:
             read.append(raw.id)
             assert len(read) < 2_000, "each has the other begin anew"
             if len(read) % 50 == 0:  # in the middle of a count: the other one comes in, and is through before
@@ -424,26 +424,26 @@ def test_two_whose_moments_differ_by_redactions_never_have_one_another_begin_ane
     def turn(rounds: Rounds, origin: int) -> None:
         if not inside:
             inside.append(True)
-            sums_of(ledger, rounds, origin)
+            sums_of(token_cache, rounds, origin)
             inside.pop()
 
-    ledger = Watched("assistant", len)
+    token_cache = Watched("assistant", len)
     for _ in range(5):
-        assert told(sums_of(ledger, newer)) == told(fresh(newer))
-        assert told(sums_of(ledger, older, 300), 300) == told(fresh(older, origin=300))
+        assert told(sums_of(token_cache, newer)) == told(fresh(newer))
+        assert told(sums_of(token_cache, older, 300), 300) == told(fresh(older, origin=300))
     assert len(read) <= 2 * 400 + 10 * 20
 
 
 def test_what_is_remembered_of_closed_rounds_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice what the sums hold, and a little: what lies far before their origin is let go."""
-    monkeypatch.setattr(ledgers, "MIN_ACCOUNTS", 10)
-    memory, ledger = chat(5), Ledger("assistant", len)
+    monkeypatch.setattr(token_caches, "MIN_ROUNDS", 10)
+    memory, token_cache = chat(5), TokenCache("assistant", len)
     for number in range(5, 200):
         memory.append(user(f"q{number}"))
         memory.append(answer("a"))
         rounds, _ = memory.get_role_rounds("assistant")
-        sums = sums_of(ledger, rounds, max(0, rounds.closed - 5))
-        assert len(ledger._accounts) <= 2 * len(sums.accounts) + 10
+        sums = sums_of(token_cache, rounds, max(0, rounds.closed - 5))
+        assert len(token_cache._round_tokens) <= 2 * len(sums.round_tokens) + 10
 
 
 # -- open rounds ------------------------------------------------------------------------------------------------------
@@ -452,11 +452,11 @@ def test_what_is_remembered_of_closed_rounds_is_bounded(monkeypatch: pytest.Monk
 def test_groups_of_open_rounds_are_counted_once_each() -> None:
     """A post that is added costs its own count; a result that comes makes its call's group another."""
     memory, counter = Memory.from_messages([user("q"), calls("c")]), Counted()
-    ledger = Ledger("assistant", counter)
+    token_cache = TokenCache("assistant", counter)
 
     def tokens() -> int:
         round_ = memory.conversation.rounds[0]
-        return sum(map(sum, ledger.list_costs(round_, group_messages(round_, "assistant"))))
+        return sum(map(sum, token_cache.list_costs(round_, group_messages(round_, "assistant"))))
 
     first = tokens()
     assert tokens() == first
@@ -470,36 +470,36 @@ def test_groups_of_open_rounds_are_counted_once_each() -> None:
 
 def test_what_is_remembered_of_open_rounds_is_bounded() -> None:
     """A round that never ends does not fill the memory."""
-    ledger, round_ = Ledger("assistant", len), Round(user_query="q")
-    ledger._open = {(str(number),): (1,) for number in range(MAX_OPEN_GROUPS)}
+    token_cache, round_ = TokenCache("assistant", len), Round(user_query="q")
+    token_cache._open = {(str(number),): (1,) for number in range(MAX_OPEN_GROUPS)}
 
-    ledger.list_costs(round_, group_messages(round_, "assistant"))
+    token_cache.list_costs(round_, group_messages(round_, "assistant"))
 
-    assert len(ledger._open) == 1
+    assert len(token_cache._open) == 1
 
 
 def test_a_group_is_shortened_once_and_what_is_kept_of_it_is_bounded() -> None:
     """However often a prompt is made; and a round that never ends does not fill the memory with that either."""
     counter = Counted(count_tokens)
-    ledger, round_ = (
-        Ledger("assistant", counter),
+    token_cache, round_ = (
+        TokenCache("assistant", counter),
         Memory.from_messages([user("q"), answer(words(3_000))]).conversation.rounds[0],
     )
     (_, group) = group_messages(round_, "assistant")
 
-    (costs,) = ledger.list_costs(round_, [group])
+    (costs,) = token_cache.list_costs(round_, [group])
     part = PromptPart(round_, group, group.messages, costs, sum(costs))
 
-    found = ledger.list_levels(part)
+    found = token_cache.list_levels(part)
     counter.texts.clear()
-    again = ledger.list_levels(part)
+    again = token_cache.list_levels(part)
 
     assert found == again
     assert found[0].tokens < 200
     assert counter.texts == []
-    ledger._shortened = {(str(number),): () for number in range(MAX_OPEN_GROUPS)}
-    assert ledger.list_levels(part) == found
-    assert len(ledger._shortened) == 1
+    token_cache._shortened = {(str(number),): () for number in range(MAX_OPEN_GROUPS)}
+    assert token_cache.list_levels(part) == found
+    assert len(token_cache._shortened) == 1
 
 
 def test_what_is_remembered_of_reductions_is_bounded() -> None:
@@ -508,14 +508,14 @@ def test_what_is_remembered_of_reductions_is_bounded() -> None:
     first = memory.conversation.rounds[0]
     made = Reduction.over(first, [first.post_list[-1]], "summarised", "[short]")
     memory.journal("assistant").reduce(made, base=0)
-    ledger = get_ledger(memory, "assistant", count_tokens)
+    token_cache = get_token_cache(memory, "assistant", count_tokens)
     (told,) = compose(memory, "assistant", budget=10_000, counter=count_tokens).report.reductions
-    (key,) = ledger.reduced
-    ledger.reduced = dict.fromkeys(range(MAX_OPEN_GROUPS), told)
-    ledger.published.clear()
+    (key,) = token_cache.reduced
+    token_cache.reduced = dict.fromkeys(range(MAX_OPEN_GROUPS), told)
+    token_cache.published.clear()
 
     assert compose(memory, "assistant", budget=10_000, counter=count_tokens).report.reductions == (told,)
-    assert list(ledger.reduced) == [key]
+    assert list(token_cache.reduced) == [key]
 
 
 # -- overlays and pins ------------------------------------------------------------------------------------------------
@@ -532,18 +532,18 @@ def reduce(memory: Memory, place: int, kind: str, text: str = "") -> Reduction:
 def test_a_round_that_is_overlaid_costs_what_it_reads_as() -> None:
     """And costs what it did when the overlay is withdrawn; the others are not counted again."""
     memory, counter = chat(20), Counted()
-    ledger = Ledger("assistant", counter)
-    earlier = sums_of(ledger, memory.get_role_rounds("assistant")[0])
+    token_cache = TokenCache("assistant", counter)
+    earlier = sums_of(token_cache, memory.get_role_rounds("assistant")[0])
     made = reduce(memory, 5, "offloaded", "short")
     counter.texts.clear()
 
-    after = sums_of(ledger, memory.get_role_rounds("assistant")[0])
+    after = sums_of(token_cache, memory.get_role_rounds("assistant")[0])
 
     assert told(after) == told(fresh(memory.get_role_rounds("assistant")[0]))
     assert after[19].tokens == earlier[19].tokens - len(words(5)) + len("short")
     assert set(counter.texts) <= {"q5", "short", "q18", words(18)}, "that round, and the newest"
     memory.journal("assistant").withdraw(made)
-    assert told(sums_of(ledger, memory.get_role_rounds("assistant")[0])) == told(earlier)
+    assert told(sums_of(token_cache, memory.get_role_rounds("assistant")[0])) == told(earlier)
 
 
 def test_what_is_pinned_is_what_stays_of_a_round_that_is_left_out() -> None:
@@ -552,12 +552,12 @@ def test_what_is_pinned_is_what_stays_of_a_round_that_is_left_out() -> None:
     for _ in range(3):
         memory.append(user("q"))
         memory.append(answer("x" * 6_000))
-    ledger = Ledger("assistant", len)
+    token_cache = TokenCache("assistant", len)
     rounds, _ = memory.get_role_rounds("assistant")
-    plain = sums_of(ledger, rounds)
+    plain = sums_of(token_cache, rounds)
     memory.pin("r1.p1")
 
-    pinned = sums_of(ledger, memory.get_role_rounds("assistant")[0])
+    pinned = sums_of(token_cache, memory.get_role_rounds("assistant")[0])
 
     cost = count_message(answer("x" * 6_000), len)
     assert [one.pinned for one in before(pinned)] == [0, cost, cost]
@@ -565,7 +565,7 @@ def test_what_is_pinned_is_what_stays_of_a_round_that_is_left_out() -> None:
     assert pinned[1].shortest == pinned[1].tokens > plain[1].shortest
     assert pinned[2].shortest - pinned[1].shortest == plain[2].shortest - plain[1].shortest
     memory.unpin("r1.p1")
-    assert told(sums_of(ledger, memory.get_role_rounds("assistant")[0])) == told(plain)
+    assert told(sums_of(token_cache, memory.get_role_rounds("assistant")[0])) == told(plain)
 
 
 def test_a_text_that_reads_otherwise_now_is_counted_as_it_reads() -> None:
@@ -629,19 +629,19 @@ def test_all_who_read_a_session_as_one_role_share_a_ledger() -> None:
     """Compactor and compose count a round once between them; other roles, counters and sessions have their own."""
     memory, counter = Memory(), Counted()
 
-    assert get_ledger(memory, "a", len) is get_ledger(memory, "a", len)
-    assert get_ledger(memory, "a", counter.__call__) is get_ledger(memory, "a", counter.__call__)
+    assert get_token_cache(memory, "a", len) is get_token_cache(memory, "a", len)
+    assert get_token_cache(memory, "a", counter.__call__) is get_token_cache(memory, "a", counter.__call__)
     different = [
-        get_ledger(memory, "a", len),
-        get_ledger(memory, "b", len),
-        get_ledger(memory, "a", other),
-        get_ledger(Memory(), "a", len),
+        get_token_cache(memory, "a", len),
+        get_token_cache(memory, "b", len),
+        get_token_cache(memory, "a", other),
+        get_token_cache(Memory(), "a", len),
     ]
-    assert len({id(ledger) for ledger in different}) == 4
+    assert len({id(token_cache) for token_cache in different}) == 4
 
 
 def test_a_new_counter_for_each_prompt_does_not_fill_the_memory() -> None:
-    """Only the newest counters' ledgers are kept; a counter that cannot be hashed is known by itself."""
+    """Only the newest counters' caches are kept; a counter that cannot be hashed is known by itself."""
     memory, refs = Memory.from_messages([user("q")]), []
     for number in range(3 * MAX_COUNTERS):
 
@@ -657,26 +657,26 @@ def test_a_new_counter_for_each_prompt_does_not_fill_the_memory() -> None:
 
 
 def test_a_session_that_is_gone_takes_its_ledgers_with_it() -> None:
-    """The ledgers do not keep a Memory alive, nor it them."""
+    """The caches do not keep a Memory alive, nor it them."""
     memory = Memory.from_messages([user("q")])
-    ledger = weakref.ref(get_ledger(memory, "assistant", count_tokens))
+    token_cache = weakref.ref(get_token_cache(memory, "assistant", count_tokens))
     compose(memory, budget=100)
     gone = weakref.ref(memory)
     del memory
     gc.collect()
 
     assert gone() is None
-    assert ledger() is None
+    assert token_cache() is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_can_count_though_the_parent_was_counting(in_child: Callable[[Callable[[], bool]], bool]) -> None:
     """A lock that another thread held at the fork is a new one in the child."""
-    ledger = Ledger("assistant", len)
+    token_cache = TokenCache("assistant", len)
     rounds, _ = chat(3).get_role_rounds("assistant")
-    with ledger._lock:
-        assert in_child(lambda: told(sums_of(ledger, rounds)) == told(fresh(rounds)))
+    with token_cache._lock:
+        assert in_child(lambda: told(sums_of(token_cache, rounds)) == told(fresh(rounds)))
 
 
 @pytest.fixture
@@ -735,11 +735,11 @@ def test_a_token_trigger_counts_what_compose_puts_in_front() -> None:
 
 def test_a_forked_child_counts_anew() -> None:
     """A fork may come between two of the lists that a round is added to: what the child got of them is not used."""
-    memory, ledger = chat(5), Ledger("assistant", len)
+    memory, token_cache = chat(5), TokenCache("assistant", len)
     rounds, _ = memory.get_role_rounds("assistant")
-    sums_of(ledger, rounds).accounts.pop()  # as if the parent had added to one list and not yet to the next
-    ledger._after_fork()
-    assert told(sums_of(ledger, rounds)) == told(fresh(rounds))
+    sums_of(token_cache, rounds).round_tokens.pop()  # as if the parent had added to one list and not yet to the next
+    token_cache._after_fork()
+    assert told(sums_of(token_cache, rounds)) == told(fresh(rounds))
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
@@ -771,17 +771,17 @@ def test_a_prompt_that_a_signals_handler_composes_in_the_middle_of_adding_is_ref
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It would wait for itself for ever; the interrupted count goes on."""
-    memory, ledger = chat(5), Ledger("assistant", len)
+    memory, token_cache = chat(5), TokenCache("assistant", len)
     rounds, _ = memory.get_role_rounds("assistant")
-    add, refused = Ledger._add, []
+    add, refused = TokenCache._add, []
 
-    def interrupted(ledger: Ledger, sums: PrefixSums, account: RoundAccount) -> None:
+    def interrupted(token_cache: TokenCache, sums: PrefixSums, counted: RoundTokens) -> None:
         if not refused:
-            refused.append(account)
+            refused.append(counted)
             with pytest.raises(RuntimeError, match="set a flag in the handler"):
-                sums_of(ledger, rounds)
-        add(ledger, sums, account)
+                sums_of(token_cache, rounds)
+        add(token_cache, sums, counted)
 
-    monkeypatch.setattr(Ledger, "_add", interrupted)
-    assert told(sums_of(ledger, rounds)) == told(fresh(rounds))
+    monkeypatch.setattr(TokenCache, "_add", interrupted)
+    assert told(sums_of(token_cache, rounds)) == told(fresh(rounds))
     assert refused
