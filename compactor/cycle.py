@@ -317,7 +317,7 @@ class Cycle:
         verdict = self.trigger.verdict(current.ahead)
         if not verdict.is_due:
             return False
-        end = current.ahead.find_due_end(self.trigger.config or self.config, verdict.mark)
+        end = current.ahead.find_due_end(self.trigger.config or self.config, verdict.token_threshold)
         current.show_deferred()
         view = current.view
         overlay = fold_in(view, end, self.config.target_tokens, current.work.summarizer)
@@ -463,7 +463,7 @@ class StrategyPass:
         """
         cycle, work = self._cycle, self.work
         run.compacting = True
-        work.mark, work.exceeds = verdict.mark, verdict.exceeds
+        work.token_threshold, work.exceeds = verdict.token_threshold, verdict.exceeds
         work.config, work.prices = cycle.trigger.config or cycle.config, cycle.trigger.prices
         work.plan = self._read_plan() if cycle.plan is not None else None
         getter, last = cycle.rounds_now, None
@@ -481,7 +481,7 @@ class StrategyPass:
                 verdict = cycle.trigger.verdict(self.ahead)
                 if not verdict.is_due:
                     break
-                work.mark, work.exceeds = verdict.mark, verdict.exceeds
+                work.token_threshold, work.exceeds = verdict.token_threshold, verdict.exceeds
             work.begin(getattr(strategy, "__name__", type(strategy).__name__))
             self._rounds_read = {}  # each reads the rounds anew, and what one gives does not overlap
             try:

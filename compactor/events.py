@@ -247,7 +247,7 @@ class CostEvaluated(CompactionEvent):
     """Whether a compaction is due."""
     reason: CostReason
     """Due: the new rounds have ``grown`` enough, a ``pause`` is likely to outlast the provider's cache, the ``budget``
-    is near, or a mark that the host has ``chosen`` is passed. Not due: they are ``growing`` still, there is
+    is near, or a threshold that the host has ``chosen`` is passed. Not due: they are ``growing`` still, there is
     ``nothing_to_cover``, or the conversation ``ends_soon``."""
     grown: int
     """Tokens that a compaction would newly cover now."""

@@ -125,8 +125,8 @@ class Work:
     #: The agent's plan as text, if there is one.
     plan: str | None = None
     #: The number of tokens that the prompt has passed, if that is why the trigger is due.
-    mark: int | None = None
-    #: The sizes that are over their marks: a strategy that lowers none of them need not run. None: unknown.
+    token_threshold: int | None = None
+    #: The sizes that are over their thresholds: a strategy that lowers none of them need not run. None: unknown.
     exceeds: frozenset[Size] | None = None
     #: What the summarizer's answers have been like so far.
     experience: Experience = field(default_factory=Experience)

@@ -26,10 +26,10 @@ class Verdict(ValueObject):
 
     is_due: bool
     #: The number of tokens that the prompt has passed, if that is why it is due.
-    mark: int | None = None
+    token_threshold: int | None = None
     #: The numbers behind it, if costs were weighed: an event that still lacks role and generation.
     cost_evaluation: CostEvaluated | None = None
-    #: The sizes that are over their marks, so that a strategy can tell whether it helps; None: unknown.
+    #: The sizes that are over their thresholds, so that a strategy can tell whether it helps; None: unknown.
     exceeds: frozenset[Size] | None = field(default=None, compare=False)
     #: Seconds until it is to be asked again if nothing happens before; None: it need not be.
     recheck_in: float | None = field(default=None, compare=False)
@@ -136,15 +136,15 @@ def over_tokens(n: float) -> Trigger:
     if not share:
         check_whole_number("tokens", n, 1)
 
-    marks: dict[str, int] = {}  # by model: to look up a window may take a moment
+    thresholds: dict[str, int] = {}  # by model: to look up a window may take a moment
     unknown = 0 if share else int(n)
 
     def judge(view: View) -> Verdict:
-        mark = marks[view.model] = int(n * view.window) if share else int(n)
-        return Verdict(True, mark, exceeds=_TOKENS) if view.corrected_tokens > mark else Verdict(False)
+        threshold = thresholds[view.model] = int(n * view.window) if share else int(n)
+        return Verdict(True, threshold, exceeds=_TOKENS) if view.corrected_tokens > threshold else Verdict(False)
 
     return Trigger(
-        judge, f"over_tokens({n})", may_be_due=lambda bounds: bounds.tokens > marks.get(bounds.model, unknown)
+        judge, f"over_tokens({n})", may_be_due=lambda bounds: bounds.tokens > thresholds.get(bounds.model, unknown)
     )
 
 
@@ -200,7 +200,7 @@ def default_trigger(config: CompactorConfig) -> Trigger:
 
 def _either(first: Trigger, second: Trigger) -> Trigger:
     def judge(view: View) -> Verdict:
-        verdicts = [first.verdict(view), second.verdict(view)]  # both, so that a mark is known
+        verdicts = [first.verdict(view), second.verdict(view)]  # both, so that a threshold is known
         due = [verdict for verdict in verdicts if verdict.is_due]
         return _combine(verdicts, due, is_due=bool(due))
 
@@ -237,10 +237,10 @@ def _join(
 
 
 def _combine(verdicts: list[Verdict], counted: list[Verdict], *, is_due: bool) -> Verdict:
-    """Return one verdict for *verdicts*, with the marks and sizes of those that are *counted*."""
-    marks = [verdict.mark for verdict in counted if verdict.mark is not None]
+    """Return one verdict for *verdicts*, with the thresholds and sizes of those that are *counted*."""
+    thresholds = [verdict.token_threshold for verdict in counted if verdict.token_threshold is not None]
     evaluation = next((verdict.cost_evaluation for verdict in verdicts if verdict.cost_evaluation is not None), None)
     sizes = [verdict.exceeds for verdict in counted]
     exceeds = None if None in sizes else frozenset[Size]().union(*(size for size in sizes if size is not None))
     recheck_in = min((verdict.recheck_in for verdict in verdicts if verdict.recheck_in is not None), default=None)
-    return Verdict(is_due, min(marks, default=None) if is_due else None, evaluation, exceeds, recheck_in)
+    return Verdict(is_due, min(thresholds, default=None) if is_due else None, evaluation, exceeds, recheck_in)

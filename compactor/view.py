@@ -194,17 +194,17 @@ class View(ValueObject):
         closed = self.prefix_sums[self.closed].calls - self.prefix_sums[min(end, self.closed)].calls
         return closed + sum([one.totals.calls for one in self.open_rounds[max(end - self.closed, 0) :]])
 
-    def find_due_end(self, config: CompactorConfig, mark: int | None = None) -> int:
+    def find_due_end(self, config: CompactorConfig, token_threshold: int | None = None) -> int:
         """Return how many visible rounds the next compaction should cover, as many as the present one at least.
 
         All closed ones but the newest ``retain_recent``, the open round counted among those retained. If the prompt has
-        passed *mark* tokens, fewer are retained: as few as it takes to reach half of it, and ``retain_at_least``.
+        passed *token_threshold*, fewer are retained: as few as it takes to reach half of it, and ``retain_at_least``.
         """
         end = max(min(self.closed, self.total - config.retain_recent), self.end, self.least_end)
-        if mark is not None:
+        if token_threshold is not None:
             ahead = self.header_tokens + (config.target_tokens or self.compaction_tokens)
             last = min(self.closed, self.total - config.retain_at_least)
-            while end < last and ahead + self.count_tokens_after(end) > mark // 2:
+            while end < last and ahead + self.count_tokens_after(end) > token_threshold // 2:
                 end += 1
         return end
 

@@ -336,7 +336,7 @@ class CostOptimal(Trigger):
         left = self._calls_left(view) if callable(self._calls_left) else self._calls_left
         saved = prices.cached_input * (grown + measured.summary - sizes.summary)
         repaid = left is None or (left - self._latency_calls) * saved >= price
-        reason, mark = self._decide(view, grown, best, ceiling, tokens, repaid=repaid)
+        reason, threshold = self._decide(view, grown, best, ceiling, tokens, repaid=repaid)
         if reason == "growing" and grown >= self._min_new_tokens:
             # *early*: the cost of compacting before the best moment, weighed against reading a cold prompt.
             later = min(best, grown + max(ceiling - tokens, 1) / view.usage.correction)
@@ -346,7 +346,7 @@ class CostOptimal(Trigger):
         else:
             recheck_in = None
         if reason in _DUE_REASONS:
-            end = view.find_due_end(self._config, mark)
+            end = view.find_due_end(self._config, threshold)
             if end > view.end:
                 self._last_due = (view.rounds[end - 1].id, view.count_calls_after(end), view.rounds)
         cost_evaluation = CostEvaluated(
@@ -355,7 +355,7 @@ class CostOptimal(Trigger):
             grown=grown,
             best=best if best < math.inf else None,
             floor=self._min_new_tokens,
-            ceiling=mark or ceiling if reason == "budget" else ceiling,
+            ceiling=threshold or ceiling if reason == "budget" else ceiling,
             tokens=tokens,
             per_call=sizes.per_call,
             system=round(sizes.system),
@@ -368,7 +368,7 @@ class CostOptimal(Trigger):
             likely_cold=likely_cold,
         )
         self.evaluation = cost_evaluation
-        return Verdict(cost_evaluation.is_due, mark, cost_evaluation, recheck_in=recheck_in)
+        return Verdict(cost_evaluation.is_due, threshold, cost_evaluation, recheck_in=recheck_in)
 
     def _may_be_due(self, bounds: Bounds) -> bool:
         """Return whether it may be due. It is not before the tail has its minimum tokens, or the prompt half its
@@ -381,7 +381,7 @@ class CostOptimal(Trigger):
     def _decide(
         self, view: View, grown: int, best: float, ceiling: int, tokens: int, *, repaid: bool
     ) -> tuple[CostReason, int | None]:
-        """Return the reason why it is due or not, and ``Verdict.mark``."""
+        """Return the reason why it is due or not, and ``Verdict.token_threshold``."""
         if tokens >= ceiling and view.find_due_end(self._config, ceiling) > view.end:
             return "budget", ceiling
         for_open = ceiling if grown else int(OPEN_SHARE * ceiling)
@@ -389,7 +389,7 @@ class CostOptimal(Trigger):
             return "budget", for_open
         chosen = self._chosen.verdict(view) if self._chosen is not None else Verdict(False)
         if chosen.is_due:
-            return "chosen", chosen.mark
+            return "chosen", chosen.token_threshold
         if not grown:
             return "nothing_to_cover", None
         if grown < max(best, self._min_new_tokens):

@@ -116,7 +116,7 @@ def _make_trigger(max_tokens: int, ratio: float) -> Trigger:
     those tokens are left."""
 
     def judge(view: View) -> Verdict:
-        # Without a mark: with one, a compaction would reach into the messages that are to stay.
+        # Without a token threshold: with one, a compaction would reach into the messages that are to stay.
         if view.corrected_tokens > max_tokens:
             return Verdict(True)
         saved = 0

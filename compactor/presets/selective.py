@@ -19,8 +19,8 @@ from ..triggers import over_usage
 SELECTIVE_RULES = (("tool_result", 3), ("skill_prompt", 0), ("assistant", 5), ("skill_metadata", 0), ("user", 5))
 #: The share of the model's window at which it is due.
 THRESHOLD_RATIO = 0.8
-#: Once due, posts leave until the prompt is under this share of the mark: rarely and many, so that a provider's prefix
-#: cache stays useful in between.
+#: Once due, posts leave until the prompt is under this share of the threshold: rarely and many, so that a provider's
+#: prefix cache stays useful in between.
 RELIEF_SHARE = 0.75
 
 Rules = Mapping[str, Any] | Iterable[tuple[str, Any]]
@@ -73,7 +73,7 @@ def selective(
     window = window_of(model, windows) or DEFAULT_WINDOW
     if max_token is not None:
         window = check_whole_number("max_token", max_token, 1)
-    mark = max(1, int(window * threshold_ratio))
+    threshold = max(1, int(window * threshold_ratio))
     drops: tuple[Strategy, ...] = tuple(drop(kind, kept, keep_rounds=keep_rounds) for kind, kept in _merge_rules(rules))
     return {
         "config": given.copy_with(
@@ -85,7 +85,7 @@ def selective(
             circuit_breaker_failures=cooldown_failures,
             circuit_breaker_reset=cooldown_seconds,
         ),
-        "trigger": over_usage(mark, max(1, int(mark * RELIEF_SHARE))),
+        "trigger": over_usage(threshold, max(1, int(threshold * RELIEF_SHARE))),
         "strategies": (*drops, *((pin_system(),) if keep_system else ()), compact_rounds)
         if fallback_to_full_summary
         else drops,

@@ -354,16 +354,16 @@ def _clip_compaction(
 
 
 def _cut(frame: _Frame) -> _Draft:
-    """Return the tail from the first mark of the grid on that makes the prompt fit."""
+    """Return the tail from the first step of the grid on that makes the prompt fit."""
     view, sums, start, newest = frame.view, frame.prefix_sums, frame.view.end, frame.newest
     repeated = sum([part.tokens for part in frame.list_parts_ahead(newest) if part.fixed])
     room = frame.limit - frame.tokens - frame.note_tokens - repeated
     tokens = view.count_tokens_after(start)
-    mark = -(-(tokens - room) // frame.step) * frame.step
-    # Tail tokens up to which texts may be shortened: like the mark, it moves by whole steps alone.
-    boundary = room + mark - frame.step - int(max(room, 0) * PROTECTED_SHARE)
+    excess = -(-(tokens - room) // frame.step) * frame.step
+    # Tail tokens up to which texts may be shortened: like the excess, it moves by whole steps alone.
+    boundary = room + excess - frame.step - int(max(room, 0) * PROTECTED_SHARE)
     if start == newest:
-        return _shorten_tail(frame, start, mark, boundary)
+        return _shorten_tail(frame, start, excess, boundary)
 
     def sum_before(index: int) -> int:
         """Return the tokens of the tail's rounds before *index*."""
@@ -385,10 +385,10 @@ def _cut(frame: _Frame) -> _Draft:
             saved += sum_before(cleared) - sum_before(first) - shortest
         return saved
 
-    first = start + bisect_left(places, mark, key=sum_saved)
-    if first > start and sum_saved(first) > mark + frame.step:
+    first = start + bisect_left(places, excess, key=sum_saved)
+    if first > start and sum_saved(first) > excess + frame.step:
         first -= 1  # one round is so long that too much would go with it
-    return _shorten_tail(frame, first, mark - sum_left_out(first), boundary - sum_before(first))
+    return _shorten_tail(frame, first, excess - sum_left_out(first), boundary - sum_before(first))
 
 
 def _sum_saved_in_newest(frame: _Frame, boundary: int) -> int:
@@ -533,7 +533,7 @@ def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
     target -= sum([part.tokens for part in draft.parts]) - sum([part.tokens for part in parts])
     target -= sum([parts[number].tokens for number in gone])
     for number in free:
-        # The newest stays where it fits by itself, though the mark may be behind it.
+        # The newest stays where it fits by itself, though the cut may be behind it.
         if target <= 0 or (number == free[-1] and parts[number].tokens <= room):
             break
         part, rest = parts[number], parts[number].tokens - target

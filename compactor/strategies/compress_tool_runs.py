@@ -96,23 +96,23 @@ def compress_open_round(view: View) -> Iterator[Reduction]:
     its budget and the summary costs no more than what prompts save until as many calls have come again."""
     if (work := view.work) is None:
         raise needs_compactor("compress_open_round")
-    mark = work.mark
-    if mark is None or not view.keeps_reductions:
+    threshold = work.token_threshold
+    if threshold is None or not view.keeps_reductions:
         return
     for run in find_open_runs(view, 0):
-        if _is_repaid(view, work, run, mark):
+        if _is_repaid(view, work, run, threshold):
             reduction = _summarize(view, work, run, load("current_round"), OPEN_RATIO, frozenset(), reread=False)
             yield from (reduction,) if reduction is not None else ()
 
 
-def _is_repaid(view: View, work: Work, run: ToolRun, mark: int) -> bool:
+def _is_repaid(view: View, work: Work, run: ToolRun, threshold: int) -> bool:
     prices, shown = work.prices if isinstance(work.prices, Prices) else Prices(), _show_up_to(view, run)
     may_continue = bool(shown and work.continued is not None and work.continued(view.compaction, shown, ""))
     tokens = sum(sum(view.list_costs(run.round_, group)) for group in run.groups)
     calls = sum(post.send_from == view.role and not is_result(post) and not is_summary(post) for post in run.posts)
     summary, system = OPEN_RATIO * tokens, PROMPT_TOKENS + view.header_tokens
     sizes = Sizes(per_call=tokens / max(calls, 1), system=system, summary=summary, retained=0)
-    saved = calls * (min(tokens, mark) - summary)  # a longer prompt would have been cut
+    saved = calls * (min(tokens, threshold) - summary)  # a longer prompt would have been cut
     style: Style = "continue" if may_continue else "separate"
     return repays(prices.with_cold(view.usage.cold), sizes, tokens, saved, style)
 
@@ -254,8 +254,8 @@ def _summarize(
     tokens, new = sum(cost for _, cost in costs), sum(cost for group, cost in costs if all(map(is_new, group.posts)))
     # As much as the earlier summary, so it does not shrink at each step, and a share of the new posts.
     limit = int(work.config.summarizer_input_tokens * MAX_OF_INPUT)
-    if work.mark is not None:
-        limit = min(limit, work.mark // 2)  # a longer summary would make the next compaction due at once
+    if work.token_threshold is not None:
+        limit = min(limit, work.token_threshold // 2)  # a longer summary would make the next compaction due at once
     target = (count(previous.summary) if previous is not None else 0) + int(ratio * new)
     target, most = max(min(target, limit), MIN_TARGET), int(tokens * MIN_SAVING)
     if MESSAGE_TOKENS + count(make_summary_text("", CALLS, reference)) + target > most:

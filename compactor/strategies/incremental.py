@@ -190,7 +190,7 @@ def fold_due(
     if (work := view.work) is None:
         raise needs_compactor(strategy)
     view = unfold(view) if view.is_offline else view
-    end = view.find_due_end(work.config, work.mark)
+    end = view.find_due_end(work.config, work.token_threshold)
     rounds = logged = view.rounds[view.end : end]
     if as_shown:
         rounds = tuple([view.get_round(place) for place in range(view.end, end)])

@@ -76,7 +76,7 @@ def offload_large(
             raise needs_compactor("offload_large(summarize=True)")
         if work is not None and work.exceeds is not None and "tokens" not in work.exceeds:
             return  # offloading does not lower the number of messages
-        over = view.tokens - work.mark if work is not None and work.mark is not None else math.inf
+        over = view.tokens - work.token_threshold if work is not None and work.token_threshold is not None else math.inf
         for group, post in _find_candidates(Tail(view), kept, users_too=users_too):
             if group.group.from_user and over <= 0:
                 return

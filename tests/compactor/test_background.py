@@ -287,7 +287,7 @@ def test_the_number_of_a_notification_is_only_a_hint() -> None:
 
 
 def test_a_token_trigger_looks_at_posts_and_retains_as_few_rounds_as_it_takes() -> None:
-    """It cuts at most to ``retain_recent`` rounds, and to fewer until half of the mark is reached."""
+    """It cuts at most to ``retain_recent`` rounds, and to fewer until half of the threshold is reached."""
     memory = memory_of(4, close_last=False)
     config = CompactorConfig(threshold=50, retain_recent=3, max_tokens=4_000, token_ratio=0.5, target_tokens=100)
     with ContextCompactor.for_role(memory, ROLE, config, ScriptedSummarizer()) as compactor:
@@ -295,7 +295,7 @@ def test_a_token_trigger_looks_at_posts_and_retains_as_few_rounds_as_it_takes() 
         assert end_of(compactor) == 0
         memory.add_post("r4", send_from="User", send_to=ROLE, message="word " * 2_500)
         assert compactor.wait_idle(SOON)
-        assert end_of(compactor) == 3, "only the open round is left: it alone is over half of the mark"
+        assert end_of(compactor) == 3, "only the open round is left: it alone is over half of the threshold"
 
 
 def test_a_trigger_may_be_any_callable_asynchronous_ones_included() -> None:

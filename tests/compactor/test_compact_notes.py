@@ -199,7 +199,7 @@ def test_without_new_rounds_nothing_is_asked() -> None:
     scene.executor.run_all()
     assert scene.kinds == ["rounds"]
     view = View(scene.memory.rounds_getter(ROLE)(), scene.made, scene.compactor._runner._cycle.token_cache)  # type: ignore[arg-type]
-    work: Any = SimpleNamespace(config=CONFIG, mark=None)
+    work: Any = SimpleNamespace(config=CONFIG, token_threshold=None)
     assert list(compact_notes(View(view.rounds, view.compaction, view.token_cache, work=work))) == []
 
 

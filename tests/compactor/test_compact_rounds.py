@@ -453,7 +453,7 @@ def test_it_asks_a_model_so_it_does_not_run_where_a_prompt_is_composed() -> None
 class Wanted:
     """What of the work of a cycle a strategy looks at before it asks."""
 
-    plan = mark = None
+    plan = token_threshold = None
 
     def __init__(self, config: CompactorConfig) -> None:
         self.config = config

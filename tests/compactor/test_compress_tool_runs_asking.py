@@ -67,13 +67,13 @@ def test_the_target_is_a_share_of_what_is_summarised() -> None:
 
 
 def test_a_target_is_never_too_small_to_say_anything_nor_larger_than_requests_allow() -> None:
-    """A floor, a share of a request, and half of the mark that the prompt has passed."""
+    """A floor, a share of a request, and half of the threshold that the prompt has passed."""
     memory = memory_of(user(), *pairs(4), answer(), user(), *pairs(90, 4, text=words(300)), answer())
     _, requests = apply(memory, compress_tool_runs(ratio=0.09), config=CONFIG.copy_with(summarizer_input_tokens=4_000))
     assert requests[0].target_tokens == 64
     assert {request.target_tokens for request in requests[1:]} == {1_000}
     memory = memory_of(user(), *pairs(20, text=words(300)), answer())
-    _, requests = apply(memory, compress_tool_runs(), mark=600)
+    _, requests = apply(memory, compress_tool_runs(), token_threshold=600)
     assert requests[0].target_tokens == 300
 
 

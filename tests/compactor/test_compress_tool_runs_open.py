@@ -90,7 +90,7 @@ def test_a_summary_alone_is_not_made_shorter() -> None:
     """However full the prompt is: it would lose a little each time."""
     memory = memory_of(user(), *pairs(8), ON, closed=False)
     apply(memory, CURRENT, lambda _request: words(300))
-    assert apply(memory, CURRENT, mark=150) == ([], [])
+    assert apply(memory, CURRENT, token_threshold=150) == ([], [])
 
 
 def test_a_hosts_own_summary_is_taken_in_whole() -> None:

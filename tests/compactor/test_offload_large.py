@@ -43,7 +43,7 @@ class Asked:
     """A stand-in for ``Work`` that answers with *answers* in turn, and then with the last one."""
 
     answers: Sequence[str] = ("A table of 400 rows, each 17 euros.",)
-    mark: int | None = None
+    token_threshold: int | None = None
     exceeds: frozenset[str] | None = None
     plan: str | None = None
     config: CompactorConfig = field(default_factory=CompactorConfig)
@@ -318,12 +318,15 @@ def test_what_the_user_said_stays_unless_asked_for() -> None:
 
 
 def test_what_the_user_said_goes_only_while_nothing_else_helps() -> None:
-    """Each of his messages is kept as soon as the prompt is back under the trigger's mark."""
+    """Each of his messages is kept as soon as the prompt is back under the trigger's threshold."""
     memory = memory_of(user(BIG), calls("a"), result("a", BIG), answer("x"), user(BIG), answer("y"), user("z"))
     each = count_tokens(BIG)
 
-    def offloaded(mark: int | None) -> list[int]:
-        return [one.first_number for one in offload_large(users_too=True)(view_of(memory, work=Asked(mark=mark)))]
+    def offloaded(token_threshold: int | None) -> list[int]:
+        return [
+            one.first_number
+            for one in offload_large(users_too=True)(view_of(memory, work=Asked(token_threshold=token_threshold)))
+        ]
 
     assert offloaded(None) == [2, 0, 0]
     assert offloaded(3 * each) == [2]

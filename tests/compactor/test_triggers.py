@@ -1,4 +1,4 @@
-"""Triggers say when: each by itself, combined, and with the mark that explains them."""
+"""Triggers say when: each by itself, combined, and with the threshold that explains them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_over_messages_counts_the_chat_messages_of_the_tail() -> None:
 
 
 def test_over_tokens_counts_the_whole_prompt() -> None:
-    """Header, compaction and tail; the verdict names the mark that was passed."""
+    """Header, compaction and tail; the verdict names the threshold that was passed."""
     view = view_of(chat(10), 4, header_tokens=100)
 
     assert view.tokens > 100
@@ -107,7 +107,7 @@ def test_a_share_is_of_the_models_window(model: str, window: int) -> None:
 
 
 def test_over_usage_goes_by_what_the_provider_counted() -> None:
-    """From the mark on; by our own count where the provider said nothing since the prompt last changed."""
+    """From the threshold on; by our own count where the provider said nothing since the prompt last changed."""
     memory = chat(3)
     own = view_of(memory).tokens
 
@@ -233,7 +233,7 @@ def test_of_either_both_are_asked_so_that_a_mark_is_known() -> None:
 
 
 def test_a_mark_counts_only_where_the_whole_holds() -> None:
-    """Of conditions that hold together the lowest mark is theirs; of those that do not, none is."""
+    """Of conditions that hold together the lowest threshold is theirs; of those that do not, none is."""
     view = view_of(chat(5))
 
     assert (over_tokens(20) & over_tokens(10)).verdict(view) == Verdict(True, 10)

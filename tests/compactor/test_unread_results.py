@@ -167,7 +167,7 @@ def test_what_makes_texts_shorter_runs_only_where_that_helps(trigger: Any, ran: 
 
 
 def test_what_is_exceeded_is_looked_at_again_after_each_strategy() -> None:
-    """Where the first has brought the tokens below their mark, the second has only messages to go by."""
+    """Where the first has brought the tokens below their threshold, the second has only messages to go by."""
 
     def first(view: View) -> Iterable[Any]:
         yield from list(offload_large(100)(view))[:1]

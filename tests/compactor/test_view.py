@@ -73,26 +73,28 @@ def test_the_header_counts() -> None:
     assert replace(view, header_tokens=100).tokens == view.tokens + 100
 
 
-@pytest.mark.parametrize("mark", [1, 500, 10**6])
-def test_a_token_mark_retains_at_most_the_usual_and_as_few_as_it_takes(mark: int) -> None:
-    """The smallest end that leaves half of the mark, at least the usual, never past what is closed."""
+@pytest.mark.parametrize("token_threshold", [1, 500, 10**6])
+def test_a_token_threshold_retains_at_most_the_usual_and_as_few_as_it_takes(token_threshold: int) -> None:
+    """The smallest end that leaves half of the threshold, at least the usual, never past what is closed."""
     view, config = replace(view_of(chat(20)), header_tokens=20), CompactorConfig(retain_recent=10, target_tokens=50)
-    end = view.find_due_end(config, mark)
+    end = view.find_due_end(config, token_threshold)
     assert 10 <= end <= 19
 
     def fits(end: int) -> bool:
-        return 20 + 50 + view.count_tokens_after(end) <= mark // 2
+        return 20 + 50 + view.count_tokens_after(end) <= token_threshold // 2
 
     assert end == next((place for place in range(10, 20) if fits(place)), 19)
     assert view.find_due_end(config) == 10
 
 
-@pytest.mark.parametrize("mark", [None, 1, 10**6])
-def test_what_is_covered_stays_covered(mark: int | None) -> None:
+@pytest.mark.parametrize("token_threshold", [None, 1, 10**6])
+def test_what_is_covered_stays_covered(token_threshold: int | None) -> None:
     """Where more is to be retained than there is behind the compaction, its end is what is due; rounds before it are
     not even counted."""
     view = view_of(chat(20), 15)
-    assert view.find_due_end(CompactorConfig(retain_recent=10, target_tokens=50), mark) == (19 if mark == 1 else 15)
+    assert view.find_due_end(CompactorConfig(retain_recent=10, target_tokens=50), token_threshold) == (
+        19 if token_threshold == 1 else 15
+    )
     assert view.prefix_sums.start == 15
 
 

@@ -43,10 +43,17 @@ def work_of(
     ask: Callable[[SummaryRequest], Any],
     config: CompactorConfig = CONFIG,
     *,
-    mark: int | None = None,
+    token_threshold: int | None = None,
     plan: str | None = None,
 ) -> Work:
-    return Work(summarizer=ask, count=count_tokens, config=config, mark=mark, plan=plan, monotonic=lambda: 0.0)
+    return Work(
+        summarizer=ask,
+        count=count_tokens,
+        config=config,
+        token_threshold=token_threshold,
+        plan=plan,
+        monotonic=lambda: 0.0,
+    )
 
 
 def apply(

@@ -188,9 +188,9 @@ def test_the_budget_is_kept_whatever_is_cheapest() -> None:
 
     assert verdict.cost_evaluation is not None
     assert verdict.cost_evaluation.reason == "budget"
-    assert verdict.mark == verdict.cost_evaluation.ceiling == 5_000 - 2 * ROUND
+    assert verdict.token_threshold == verdict.cost_evaluation.ceiling == 5_000 - 2 * ROUND
     assert verdict.cost_evaluation.ceiling <= verdict.cost_evaluation.tokens < 5_000 - ROUND
-    assert view_of(chat(first)).find_due_end(CompactorConfig(retain_recent=6), verdict.mark) > 0
+    assert view_of(chat(first)).find_due_end(CompactorConfig(retain_recent=6), verdict.token_threshold) > 0
 
 
 @pytest.mark.parametrize(
@@ -303,11 +303,11 @@ def test_a_threshold_that_somebody_chose_still_holds(chosen: dict[str, int], is_
 
 
 def test_a_number_of_tokens_that_somebody_chose_still_holds() -> None:
-    """At its share, with the mark, beside a threshold."""
+    """At its share, with the token threshold, beside a threshold of rounds."""
     config = CompactorConfig(max_tokens=4_000, token_ratio=0.5, threshold=50)
     verdict = trigger(config, min_new_tokens=100_000).verdict(view_of(chat(5)))
 
-    assert verdict.mark == 2_000
+    assert verdict.token_threshold == 2_000
     assert verdict.cost_evaluation is not None
     assert verdict.cost_evaluation.reason == "chosen"
     assert not trigger(config, min_new_tokens=100_000)(view_of(chat(3)))
