@@ -102,7 +102,7 @@ class Wave:
         self._came: dict[int, tuple[int, float]] = {}
         self._places = 0
         self.served: list[tuple[int, float]] = []
-        self.looks: dict[int, int] = {}
+        self.evaluations: dict[int, int] = {}
         self.compacted: dict[int, int] = {}
 
     def heard(self, who: int, event: Event) -> None:
@@ -116,7 +116,7 @@ class Wave:
             elif isinstance(event, Published):
                 self.compacted[who] = self.compacted.get(who, 0) + 1
             elif isinstance(event, Evaluated):
-                self.looks[who] = self.looks.get(who, 0) + 1
+                self.evaluations[who] = self.evaluations.get(who, 0) + 1
 
     def most_passed(self) -> int:
         """Return by how many who came later one was passed at most."""
@@ -155,7 +155,7 @@ class Measured:
     calls_at_once: int
     threads: int
     #: Looks of one compactor at most that was notified so often while it ran or waited.
-    looks: int
+    evaluations: int
     stop_seconds: float
 
 
@@ -199,7 +199,7 @@ def measure(sessions: int, threads: int, max_concurrency: int, latency: float) -
         model.calls,
         model.most_in_flight,
         model.most_threads - 1,
-        max(second.looks.values()),
+        max(second.evaluations.values()),
         stop_seconds,
     )
 
@@ -355,7 +355,7 @@ def rows(measured: Sequence[Measured]) -> list[list[str]]:
         row("model calls", lambda it: f"{it.calls:,}"),
         row("of them at once, at most", lambda it: f"{it.calls_at_once}"),
         row("threads", lambda it: f"{it.threads}"),
-        row(f"looks for {NOTIFICATIONS} notifications, at most", lambda it: f"{it.looks}"),
+        row(f"evaluations for {NOTIFICATIONS} notifications, at most", lambda it: f"{it.evaluations}"),
         row("stopping all", lambda it: f"{it.stop_seconds:.2f} s"),
     ]
 

@@ -196,7 +196,7 @@ class ContextCompactor:
         )
         #: Reads what a worker has published, where the store sends no notices: one short read, which ``compose`` asks
         #: for. None for a compactor without a dispatcher.
-        self.look_for_published = self._journal.look if dispatcher is not None else None
+        self.refresh_if_behind = self._journal.refresh_if_behind if dispatcher is not None else None
         self._runner = Runner(
             self._cycle, as_summarizer(self.summarizer), self._events, clock, rng, executor, limits, dispatcher
         )
@@ -435,7 +435,7 @@ class ContextCompactor:
         *kinds* are the classes of events that it gets. Leave ``Evaluated`` and ``Skipped`` out where they are not
         needed: they are emitted on the thread that appends. A callback sees the context variables (``contextvars``) of
         the append that led to the event: a request's id, or the span of a trace.
-        A callback that calls ``notify_rounds_changed`` at every event makes the compactor look again for ever.
+        A callback that calls ``notify_rounds_changed`` at every event makes the compactor evaluate for ever.
         """
         require("callback", callback, Callable, "a function that is called with what has happened")
         return self._events.add(callback, kinds)

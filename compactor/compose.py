@@ -116,8 +116,8 @@ def compose(
     before = token_cache.header_tokens, token_cache.tool_tokens, max(limits.budgets, default=0), limits.model
     limits.budgets, limits.model = (*limits.budgets[-1:], budget - reserve), model
     token_cache.header_tokens, token_cache.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
-    if (look := getattr(provider, "look_for_published", None)) is not None:
-        _call_provider(memory, role, look)
+    if (refresh := getattr(provider, "refresh_if_behind", None)) is not None:
+        _call_provider(memory, role, refresh)
     for attempt in range(2):
         rounds, compaction = memory.get_role_rounds(role)
         view = View(rounds, compaction, token_cache, header_tokens + tool_tokens, model)

@@ -1,4 +1,4 @@
-"""One compaction cycle: look, plan, ask, check, publish. It has no thread and no clock of its own."""
+"""One compaction cycle: evaluate, plan, ask, check, publish. It has no thread and no clock of its own."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ from .view import View
 
 #: One that keeps something beside the log has ``for_memory(memory)``, which gives the strategy for that memory.
 Strategy = Callable[[View], Iterable[Overlay]]
-#: Bytes, about, that may be said before a worker looks and counts their tokens, so that no prompt need do so.
+#: Bytes, about, that may be said before a worker evaluates and counts their tokens, so that no prompt need do so.
 MAX_UNCOUNTED = 16_000
-#: The events of every look, and the names of their fields.
+#: The events of every evaluation, and the names of their fields.
 _EVALUATED = Evaluated, ("role", "generation", "rounds", "tail", "is_due", "forced")
 _SKIPPED = Skipped, ("role", "generation", "rounds", "tail", "closed", "reason", "retry_in")
 #: A round as a strategy has read it: numbers and ids of its posts as the log has them; and its messages with what each
@@ -63,8 +63,8 @@ _SKIPPED = Skipped, ("role", "generation", "rounds", "tail", "closed", "reason",
 RoundRead = tuple[Sequence[int], Sequence[str], Mapping[int, list[tuple[Message, int]]]]
 
 
-class Glance(NamedTuple):
-    """What a look found, and what must not have changed since for its numbers to hold, but for what was said."""
+class LastEvaluation(NamedTuple):
+    """What the last evaluation found, and what must not have changed since for that to hold, but for what was said."""
 
     same: tuple[object, ...]
     bounds: Bounds
@@ -105,14 +105,14 @@ class Cycle:
     plan: Callable[[], object] | None = None
     #: Whether no text has more tokens than bytes, as with every tokenizer of ours.
     counts_bytes: bool = True
-    #: Whether a look calls functions of the host's own, which may block.
+    #: Whether an evaluation calls functions of the host's own, which may block.
     calls_host: bool = False
     #: When the first round began that no compaction covers, if one is due; None: none is due.
     behind_since: datetime | None = field(default=None, init=False)
     #: Whether the model was looked up.
     _is_checked: bool = field(default=False, init=False)
-    #: The last look, if it found nothing due; and the number of rounds that an event told last.
-    _glance: Glance | None = field(default=None, init=False)
+    #: The last evaluation, if it found nothing due; and the number of rounds that an event told last.
+    _last_evaluation: LastEvaluation | None = field(default=None, init=False)
     _told_rounds: int = field(default=-1, init=False)
 
     @cached_property
@@ -142,9 +142,10 @@ class Cycle:
         """Return the last compaction that was published; None if there was a reason not to, or it is deferred.
 
         *ask* is the summarizer with a deadline. *forbidden* says just before each publication why it may not happen any
-        more. If *run* only looks and there is something to do, sets ``run.look``, and the next call with *run* goes on
-        from there. Raises the errors of getter, journal, trigger, strategies and summarizer, ``SummaryRejected``,
-        ``LeasedElsewhere``, ``LimitReached``, and ``StaleCompaction`` if the log has changed under the cycle.
+        more. If *run* only evaluates and there is something to do, sets ``run.evaluation``, and the next call with
+        *run* goes on from there. Raises the errors of getter, journal, trigger, strategies and summarizer,
+        ``SummaryRejected``, ``LeasedElsewhere``, ``LimitReached``, and ``StaleCompaction`` if the log has changed under
+        the cycle.
         """
         self.token_cache.count("")  # loads the tokenizer, so that the first prompt need not
         if self.config.model and not self._is_checked:
@@ -153,10 +154,10 @@ class Cycle:
         token = coroutines_used.set(self.coroutines)
         try:
             while True:
-                look, run.look = run.look or self._look(run, ask, forbidden, prepared_at), None
-                current, due, verdict, shows = look
-                if run.only_looks and (shows or verdict is not None):
-                    run.look = look
+                evaluation, run.evaluation = run.evaluation or self._evaluate(run, ask, forbidden, prepared_at), None
+                current, due, verdict, shows = evaluation
+                if run.only_evaluates and (shows or verdict is not None):
+                    run.evaluation = evaluation
                     return None
                 try:
                     if shows:
@@ -164,7 +165,7 @@ class Cycle:
                     elif verdict is not None:
                         current.apply(verdict, due, run)
                 except StaleCompaction as stale:
-                    if stale.reason != "look_again":
+                    if stale.reason != "evaluate_again":
                         raise
                     continue
                 if not current.has_prepared or run.forced:
@@ -175,7 +176,7 @@ class Cycle:
             if run.leased and forbidden() != "late":  # else it is the lease of the run that came after
                 self.journal.release()
 
-    def _look(
+    def _evaluate(
         self,
         run: Run,
         ask: Summarizer,
@@ -184,7 +185,7 @@ class Cycle:
     ) -> tuple[StrategyPass, Decision | None, Verdict | None, bool]:
         """Return the pass, why the deferred compaction is due and why strategies are (None: they are not), and whether
         the deferred compaction is shown first."""
-        self._glance = None
+        self._last_evaluation = None
         current = StrategyPass(self, run, ask, forbidden)
         if current.view.rounds.snapshot is not None:  # count what is new on this thread, not in compose
             _ = current.view.prefix_sums
@@ -196,24 +197,24 @@ class Cycle:
         return current, due, current.decide(due, run), False
 
     def stays_undue(self) -> bool:
-        """Return whether nothing that was said since the last look can have made the trigger due.
+        """Return whether nothing that was said since the last evaluation can have made the trigger due.
 
-        For the thread that appends: takes no time that grows with anything, reads no store, and locks nothing. A look
-        on a worker comes when there is much to be counted, so that ``compose`` need not.
+        For the thread that appends: takes no time that grows with anything, reads no store, and locks nothing. An
+        evaluation on a worker comes when there is much to be counted, so that ``compose`` need not.
         """
-        glance, getter = self._glance, self.rounds_now
-        if glance is None or getter is None:
+        last, getter = self._last_evaluation, self.rounds_now
+        if last is None or getter is None:
             return False
-        now, bounds = getter.memory.snapshot, glance.bounds
-        said = now.said - glance.said
-        if said > MAX_UNCOUNTED or self._list_token_inputs(now, self.list_composed()) != glance.same:
+        now, bounds = getter.memory.snapshot, last.bounds
+        said = now.said - last.said
+        if said > MAX_UNCOUNTED or self._list_token_inputs(now, self.list_composed()) != last.same:
             return False
-        new = now.total - glance.total
+        new = now.total - last.total
         more = Bounds(
             bounds.tail_length + new,
             bounds.messages + said // MESSAGE_BOUND,
             bounds.tail_tokens + said,
-            bounds.tokens + said * glance.correction,
+            bounds.tokens + said * last.correction,
             bounds.model,
         )
         if self.trigger.may_be_due(more):
@@ -230,7 +231,7 @@ class Cycle:
         skipped = role, generation, rounds, tail, closed, Skip.BELOW_TRIGGER, None
         self.emit_later(*_SKIPPED, skipped, repeats=True)
 
-    def remember_look(self, view: View, composed: tuple[object, ...]) -> None:
+    def remember_evaluation(self, view: View, composed: tuple[object, ...]) -> None:
         """Remember that nothing was due in *view*. *composed* is what ``list_composed`` gave before it was made."""
         now = view.rounds.snapshot
         if now is None or not self.journal.is_in_log:
@@ -247,10 +248,11 @@ class Cycle:
         tokens, tail = tokens + notes * MESSAGE_BOUND, tail + notes * MESSAGE_BOUND
         bounds = Bounds(view.tail_length, view.messages + notes, tail, tokens * correction, self.config.model)
         self._told_rounds = now.total
-        self._glance = Glance(self._list_token_inputs(now, composed), bounds, now.said, now.total, correction)
+        same = self._list_token_inputs(now, composed)
+        self._last_evaluation = LastEvaluation(same, bounds, now.said, now.total, correction)
 
     def list_composed(self) -> tuple[object, ...]:
-        """Return what the newest prompts told that is not in the log, and that a look goes by."""
+        """Return what the newest prompts told that is not in the log, and that an evaluation goes by."""
         token_cache, limits = self.token_cache, self.token_cache.prompt_limits
         if not limits.is_watched:
             return ()
@@ -347,7 +349,7 @@ class StrategyPass:
         self._cycle = cycle
         self._run = run
         self._forbidden = forbidden or _forbid_at_exit
-        self._composed = cycle.list_composed()  # first: a prompt that is made meanwhile is looked at again
+        self._composed = cycle.list_composed()  # first: after a prompt that is made meanwhile it is evaluated again
         while True:  # the journal is read first: rounds that are added in between only lengthen the tail
             self._state = state = cycle.journal.read()
             rounds = cycle.read_rounds()
@@ -452,7 +454,7 @@ class StrategyPass:
             skip = Skip.BELOW_TRIGGER
         self._skip(skip, run)
         if skip in (Skip.EMPTY, Skip.BELOW_TRIGGER) and self.deferred is None:
-            cycle.remember_look(view, self._composed)
+            cycle.remember_evaluation(view, self._composed)
         return None
 
     def apply(self, verdict: Verdict, due: Decision | None, run: Run) -> None:  # noqa: PLR0912  (one story)
@@ -506,7 +508,7 @@ class StrategyPass:
             nothing = Skip.NOTHING_CLOSED if self.ahead.closed <= self.ahead.end else Skip.NOTHING_NEW
             self._skip(Skip.TOO_LITTLE if self._has_too_little else nothing, run)
         elif self.published is not None and self.view.rounds.snapshot is not None:
-            _ = self.view.prefix_sums  # forgets what is covered now, rather than at the next look
+            _ = self.view.prefix_sums  # forgets what is covered now, rather than at the next evaluation
 
     def _note_failure(self, error: Exception, run: Run) -> None:
         """Tell and remember that a strategy failed; raise the *error* if no other strategy can do better."""
@@ -671,7 +673,7 @@ class StrategyPass:
             self._publish_furthest(self._state.prepared)
         except StaleCompaction as stale:
             if stale.reason == "generation":  # others went on from there, and nothing was paid here: no failure
-                raise StaleCompaction("look_again") from stale
+                raise StaleCompaction("evaluate_again") from stale
             if stale.reason not in ("rounds_changed", "behind"):
                 raise
             # Another process was faster, or a round failed just now: what is due is asked for.
@@ -704,7 +706,7 @@ class StrategyPass:
         except StaleCompaction as stale:
             current = cycle.journal.read().current if stale.reason == "generation" else None
             if is_same(current, overlay):  # another process found the same answer in the log
-                raise StaleCompaction("look_again") from stale
+                raise StaleCompaction("evaluate_again") from stale
             raise
         if self._run is not None:
             self._run.published = True

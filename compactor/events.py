@@ -38,8 +38,8 @@ class EventHooks:
     """
 
     hooks: tuple[Hook, ...] = ()
-    #: Whether any of them hears of looks, which are many: of ``Evaluated`` and ``Skipped``.
-    hear_looks = False
+    #: Whether any of them hears of evaluations, which are many: of ``Evaluated`` and ``Skipped``.
+    hear_evaluations = False
     _heir: "EventHooks | None" = None
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class EventHooks:
 
     def _set_hooks(self, hooks: tuple[Hook, ...]) -> None:
         self.hooks = hooks
-        self.hear_looks = any(issubclass(look, one.kinds) for one in hooks for look in (Evaluated, Skipped))
+        self.hear_evaluations = any(issubclass(kind, one.kinds) for one in hooks for kind in (Evaluated, Skipped))
 
 
 class EventLog(EventHooks):
@@ -118,9 +118,9 @@ class EventLog(EventHooks):
     ) -> None:
         """Emit an event of these fields, which are not checked. Unless a hook hears of it, it is made when somebody
         asks for it: the thread that appends has no time for that. One that *repeats* takes the place of such a one
-        before the last, so that looks that found nothing do not push out all other events."""
+        before the last, so that evaluations that found nothing do not push out all other events."""
         later = kind, names, (*values, self._clock.now()), repeats
-        if self.hear_looks or self.shared.hear_looks:
+        if self.hear_evaluations or self.shared.hear_evaluations:
             self.emit(self._make_event(later))
             return
         with self._lock:
@@ -188,13 +188,13 @@ class Skip(StrEnum):
     """The new rounds say too little to be summarized. More rounds may change that."""
     LEASED = "leased"
     """Another process compacts this history, or did when it ended. Its lease lasts 8 seconds and is renewed while it
-    does; the compactor looks again when it would expire, or at the next event."""
+    does; the compactor evaluates again when it would expire, or at the next event."""
     LIMITED = "limited"
-    """The shared limits have no room for a call. The compactor queues, and looks again when its turn comes."""
+    """The shared limits have no room for a call. The compactor queues, and evaluates again when its turn comes."""
     PAUSED = "paused"
-    """The host's event loop, on which its coroutines run, does not run. The compactor looks again when it does."""
+    """The host's event loop, on which its coroutines run, does not run. The compactor evaluates again when it does."""
     DISPATCHED = "dispatched"
-    """A compaction is due, and the dispatcher has a worker do it. The compactor looks again after a minute."""
+    """A compaction is due, and the dispatcher has a worker do it. The compactor evaluates again after a minute."""
 
 
 class CompactionEvent(Event):

@@ -201,7 +201,7 @@ class JournalWriter:
         with suppress(StoreError):
             self.refresh()
 
-    def look(self) -> None:
+    def refresh_if_behind(self) -> None:
         """Read what others wrote, if there is anything and the store sends no notices of it; as ``refresh_quietly``."""
         with suppress(StoreError):
             if self._journal.is_behind():

@@ -39,9 +39,9 @@ from .events import Discarded, EventLog, Failed, IndexingFailed, Skip, Skipped, 
 from .summarize import Run
 from .summarizers.base import Summarizer, Summary, SummaryRequest
 from .timers import (
-    HOST_LOOK_SECONDS,
-    HOST_LOOKS,
-    LOOKS,
+    EVALUATION_THREADS,
+    HOST_EVALUATION_SECONDS,
+    HOST_EVALUATION_THREADS,
     Clock,
     DaemonExecutor,
     Dispatcher,
@@ -71,7 +71,7 @@ class State(StrEnum):
     """It was not started."""
     IDLE = "idle"
     """It waits for the next round."""
-    LOOKING = "looking"
+    EVALUATING = "evaluating"
     """A cycle finds out whether there is anything to do."""
     COMPACTING = "compacting"
     """A cycle makes a summary, or another overlay."""
@@ -110,7 +110,7 @@ def decide_consequences(error: BaseException | None, discards: int, *, forced: b
             return Consequences(discards, looks_again=True)
         case SessionPurged():  # nobody can write to this session again
             return Consequences(discards, answers=True, stops=True)
-        case StaleCompaction(reason="interpreter_exit"):  # to look again would never end
+        case StaleCompaction(reason="interpreter_exit"):  # to evaluate again would never end
             return Consequences(discards, answers=True)
         case StaleCompaction(reason="stopped"):
             return Consequences(discards, looks_again=True)
@@ -156,7 +156,7 @@ class Runner:
         self._wake: threading.Condition | None = None  # the same lock, to wait on; made by the first who waits
         self._state = State.NEW
         self._pending = True  # something happened that no cycle has looked at
-        self._due = False  # a look is due even while the compactor waits in the queue: it may need no model
+        self._due = False  # an evaluation is due even while the compactor waits in the queue: it may need no model
         self._run: Run | None = None
         self._calls: dict[object, float] = {}  # in flight, given up or not, with the time at which each began
         self._waiters: list[Future[CompactedMessage | None]] = []  # in compact_now
@@ -166,7 +166,7 @@ class Runner:
         self._index_due = False  # something was published since texts were indexed
         self._indexing = False  # a worker is at it, or will be
         self._thread: DaemonExecutor | None = None
-        self._cancel: Callable[[], object] | None = None  # the next look, if one is scheduled
+        self._cancel: Callable[[], object] | None = None  # the next evaluation, if one is scheduled
         # The queue keeps no compactor alive.
         limits = self._limits
         call = partial(_notify_permit, weakref.ref(self))
@@ -180,7 +180,7 @@ class Runner:
     @property
     def state(self) -> State:
         run, state = self._run, self._state
-        return State.LOOKING if state is State.COMPACTING and run is not None and not run.compacting else state
+        return State.EVALUATING if state is State.COMPACTING and run is not None and not run.compacting else state
 
     @property
     def skip_reason(self) -> Skip | None:
@@ -325,7 +325,7 @@ class Runner:
         """Return the run to dispatch now, made current; None with a reason not to. Called with the lock held."""
         if self._run is not None:  # exactly one at a time; it is looked at again when that one ends
             return None
-        if self._ticket is not None and self._ticket.waiting and not self._due:  # too early, to look would be in vain
+        if self._ticket is not None and self._ticket.waiting and not self._due:  # to evaluate now would be in vain
             return None
         if not self._waiters:
             if self._state is not State.IDLE:  # not started, backing off or stopping
@@ -347,10 +347,10 @@ class Runner:
                 return
             job, submitted = partial(self._run_cycle, run), None
             # What is not due needs no thread of its own; but indexing takes long.
-            only_looks = not (run.forced or run.look)
-            shares = only_looks and self._executor is None and not self._index_due
-            run.only_looks = shares or (only_looks and self._dispatcher is not None)
-            shared = HOST_LOOKS if self._cycle.calls_host else LOOKS
+            only_evaluates = not (run.forced or run.evaluation)
+            shares = only_evaluates and self._executor is None and not self._index_due
+            run.only_evaluates = shares or (only_evaluates and self._dispatcher is not None)
+            shared = HOST_EVALUATION_THREADS if self._cycle.calls_host else EVALUATION_THREADS
             thread = shared if shares else self._get_own_thread()
         try:
             if thread is not None:
@@ -390,7 +390,7 @@ class Runner:
                 if self._run is not run:
                     return
                 run.begun = True
-                if run.look is None:
+                if run.evaluation is None:
                     run.started_at = self._clock.monotonic()
                     self._pending = False  # before the rounds are read: what comes from now on is looked at again
             result: CompactedMessage | None = None
@@ -399,7 +399,7 @@ class Runner:
             try:
                 if self._cycle.calls_host:
                     timers = self._limit_host_calls(run)
-                takes = self._ticket is not None and not run.only_looks
+                takes = self._ticket is not None and not run.only_evaluates
                 names = self._events.session, self.role
                 permit = run.permit = self._ticket.take_permit(*names) if self._ticket is not None and takes else None
                 try:
@@ -409,7 +409,7 @@ class Runner:
                         cancel()
                     if permit is not None:
                         permit.release()
-                if run.look is not None and self._continue_or_dispatch(run):
+                if run.evaluation is not None and self._continue_or_dispatch(run):
                     return
             except BaseException as raised:  # noqa: BLE001  (a panic of a native extension is no Exception)
                 error = raised
@@ -431,9 +431,9 @@ class Runner:
             raise _make_hang_error(len(self._calls))
         seconds, call_later = self._config.call_timeout, self._clock.call_later
         timers = [call_later(seconds, partial(self._give_up, run, run))]
-        if run.only_looks:
-            make_room = partial(HOST_LOOKS.replace_thread, threading.current_thread())
-            timers.append(call_later(min(HOST_LOOK_SECONDS, seconds), make_room))
+        if run.only_evaluates:
+            make_room = partial(HOST_EVALUATION_THREADS.replace_thread, threading.current_thread())
+            timers.append(call_later(min(HOST_EVALUATION_SECONDS, seconds), make_room))
         return timers
 
     def _continue_or_dispatch(self, run: Run) -> bool:
@@ -444,7 +444,7 @@ class Runner:
         if (dispatcher := self._dispatcher) is None:
             self._dispatch(run)
             return True
-        run.look, journal, now = None, self._cycle.journal, self._clock.monotonic()
+        run.evaluation, journal, now = None, self._cycle.journal, self._clock.monotonic()
         generation, known = journal.read().generation, self._handed_over
         waits = known is not None and known[0] == generation and now < known[1] + HAND_OVER_SECONDS
         if not waits and not (known is not None and journal.refresh()):  # what is new is looked at by itself
@@ -703,8 +703,8 @@ class Runner:
         self._dispatch(run)
 
     def _give_up(self, run: Run, call: object) -> None:
-        """Treat *call*, or the look of *run* if it is that, as failed. Its thread cannot be stopped: it is left alone,
-        and another takes its place."""
+        """Treat *call*, or the evaluation of *run* if it is that, as failed. Its thread cannot be stopped: it is left
+        alone, and another takes its place."""
         seconds, name = self._config.call_timeout, "summarizer"
         with self._lock:
             ended = run.compacting if call is run else call not in self._calls

@@ -89,9 +89,9 @@ class Run:
     begun: bool = False
     #: When, in seconds of the clock's ``monotonic``.
     started_at: float = 0.0
-    #: It only looks whether something is due, on a thread that it shares; and the look that found so, to go on from.
-    only_looks: bool = False
-    look: Any = None
+    #: It only evaluates whether something is due, on a thread that it shares; and what it found, to go on from.
+    only_evaluates: bool = False
+    evaluation: Any = None
     #: There is something to do: strategies run.
     compacting: bool = False
     #: Its outcome is known, or it was given up; nothing more that it does counts.
@@ -375,7 +375,7 @@ class Work:
     def _reserve_and_lease(self, request: SummaryRequest) -> None:
         """Reserve the cost of *request*, and take the run's lease.
 
-        Raises ``LimitReached``, ``LeasedElsewhere``, and once in a run ``StaleCompaction("look_again")``: if
+        Raises ``LimitReached``, ``LeasedElsewhere``, and once in a run ``StaleCompaction("evaluate_again")``: if
         others wrote something before the lease was ours.
         """
         run, journal = self.run, self.journal
@@ -392,7 +392,7 @@ class Work:
             # Another thread of this process may have read the news, so that there is nothing left to refresh.
             is_news, state = journal.refresh(), journal.read()
             if is_news or (state.generation, state.prepared) != (self.base, self.prepared):
-                raise StaleCompaction("look_again")
+                raise StaleCompaction("evaluate_again")
 
     def _check_and_restore(
         self,

@@ -30,7 +30,7 @@ _Job = tuple[Future[Any] | None, Job]
 R = TypeVar("R")
 
 #: Seconds that a worker thread pauses between being woken and its work: the thread that woke it is in the middle of a
-#: chat turn, and would wait for the interpreter's lock. The pause also turns a turn's notifications into one look.
+#: chat turn, and would wait for the interpreter's lock. It also turns a turn's notifications into one evaluation.
 PAUSE = 0.001
 
 #: Seconds without a job after which a worker thread ends.
@@ -300,10 +300,10 @@ class _Workers:
         jobs.put(None)  # for the next thread
 
 
-MAX_LOOKS = 4
-#: Where compactors without an executor look whether they are due. What is due gets a thread of its own.
-LOOKS = DaemonExecutor(MAX_LOOKS, "compactor-looks")
-#: Where they look if a look calls functions of the host's own, which may hang.
-HOST_LOOKS = DaemonExecutor(1, "compactor-host-looks")
-#: Seconds after which a look keeps that thread for itself, and the looks that wait get another.
-HOST_LOOK_SECONDS = 1.0
+MAX_EVALUATION_THREADS = 4
+#: Where compactors without an executor evaluate whether they are due. What is due gets a thread of its own.
+EVALUATION_THREADS = DaemonExecutor(MAX_EVALUATION_THREADS, "compactor-evaluations")
+#: Where they do so if an evaluation calls functions of the host's own, which may hang.
+HOST_EVALUATION_THREADS = DaemonExecutor(1, "compactor-host-evaluations")
+#: Seconds after which an evaluation keeps that thread for itself, and the evaluations that wait get another.
+HOST_EVALUATION_SECONDS = 1.0

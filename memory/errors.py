@@ -53,7 +53,7 @@ StaleReason = Literal[
     "stopped",  # the compactor is stopping
     "late",  # the run was given up at its deadline
     "interpreter_exit",  # the interpreter is shutting down
-    "look_again",  # others wrote since the cycle read the log: it begins anew
+    "evaluate_again",  # others wrote since the cycle read the log: it begins anew
 ]
 
 

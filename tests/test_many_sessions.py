@@ -43,9 +43,9 @@ def test_a_busy_session_takes_no_ones_turn(measured: tuple[Measured, int]) -> No
     assert 1 <= measured[0].busy_turns <= 4
 
 
-def test_a_hundred_notifications_are_few_looks(measured: tuple[Measured, int]) -> None:
+def test_a_hundred_notifications_are_few_evaluations(measured: tuple[Measured, int]) -> None:
     """One that was on its way, one when its turn had come, and one at what was added meanwhile."""
-    assert measured[0].looks <= 3
+    assert measured[0].evaluations <= 3
 
 
 def test_the_table_has_a_column_for_each_size(

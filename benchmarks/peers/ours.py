@@ -18,7 +18,7 @@ from memory import Event
 
 __all__ = ["VARIANTS", "Ours", "make"]
 
-_AT_WORK = (State.LOOKING, State.COMPACTING)
+_AT_WORK = (State.EVALUATING, State.COMPACTING)
 
 VARIANTS: Mapping[str, Section] = {
     "messages": Section("README.md", "OpenAI messages"),

@@ -306,7 +306,7 @@ def _wait_for_model(compactor: ContextCompactor, event_seen: threading.Event) ->
 def _wait_for_cycle(compactor: ContextCompactor) -> bool:
     """Wait for the running cycle; return False if it failed and will be retried."""
     while not compactor.wait_idle(timeout=_WAIT):
-        if compactor.status().state not in (State.LOOKING, State.COMPACTING):
+        if compactor.status().state not in (State.EVALUATING, State.COMPACTING):
             return False
     return True
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_ROUNDS, MAX_TOKENS = 256, 1_000_000
 #: Texts whose counts are remembered; at one more, all are forgotten.
 MAX_TEXTS = 64
-#: Rounds that are counted between two looks at what other threads have counted.
+#: Rounds that are counted between two checks of what other threads have counted.
 COUNT_BATCH_SIZE = 64
 #: Tokens of closed rounds are kept up to twice the number in the prefix sums, plus this many.
 MIN_ROUNDS = 1_024
@@ -101,7 +101,7 @@ class PromptLimits:
     budgets: tuple[int, ...] = ()
     #: The model that it was for; empty: unknown.
     model: str = ""
-    #: Whether the role's compactor is to look when one of these, or what stands before the rounds, has changed.
+    #: Whether the role's compactor is to evaluate when one of these, or what stands before the rounds, has changed.
     is_watched: bool = False
     #: The prompt itself, if a summarizer may go on from it.
     last_prompt: LastPrompt | None = None

@@ -254,7 +254,7 @@ def test_an_event_while_compacting_is_not_lost() -> None:
     assert [request.end_index for request in summarizer.requests] == [7, 12]
 
 
-def test_a_storm_of_notifications_is_one_look() -> None:
+def test_a_storm_of_notifications_is_one_evaluation() -> None:
     """A hundred events while one cycle runs are looked at once."""
     memory = memory_of(3)
     compactor, executor, _ = on_command(memory, ScriptedSummarizer())

@@ -335,7 +335,7 @@ class Compaction(RuleBasedStateMachine):
     def nothing_that_is_due_is_forgotten(self) -> None:
         """Idle means that there is nothing to do; all other states have something that ends them."""
         status = self.compactor.status()
-        if status.state in (State.LOOKING, State.COMPACTING):
+        if status.state in (State.EVALUATING, State.COMPACTING):
             assert self.executor.jobs
         elif status.state is State.BACKING_OFF:
             assert self.clock.pending

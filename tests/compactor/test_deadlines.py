@@ -214,7 +214,7 @@ def test_what_a_look_calls_is_given_up_and_told_like_a_call(hangs: str) -> None:
     ) as compactor:
         for attempt in range(1, 5):
             assert calls.begun.acquire(timeout=SOON)
-            assert compactor.status().state is State.LOOKING
+            assert compactor.status().state is State.EVALUATING
             clock.advance(config.call_timeout)
             heard.until(Failed, attempt)
             assert compactor.wait_idle(SOON) is False

@@ -94,7 +94,7 @@ def test_while_only_its_trigger_is_looked_at_it_does_not_say_that_it_compacts() 
     compactor, executor, _ = on_command(memory_of(10), summarizer, trigger=trigger)
     compactor.start()
     executor.run_next()
-    assert seen[:2] == [State.LOOKING, State.COMPACTING]
+    assert seen[:2] == [State.EVALUATING, State.COMPACTING]
 
 
 def test_starting_twice_is_starting_once() -> None:

@@ -87,7 +87,7 @@ def test_whatever_is_due_is_handed_to_a_worker(make: Callable[[], Trigger], step
         elif step == "fail" and len(memory.conversation.rounds):
             memory.finish_round(memory.conversation.rounds[-1].id, state="failed")
         if not executor.jobs and (isinstance(step, dict) or not was_due):
-            assert not is_due(compactor, own), compactor._cycle._glance
+            assert not is_due(compactor, own), compactor._cycle._last_evaluation
 
 
 def is_due(compactor: ContextCompactor, trigger: Trigger) -> bool:

@@ -11,7 +11,7 @@ from scene import CONFIG, ROLE, SOON, Heard, memory_of
 
 from compactor import ContextCompactor, DaemonExecutor, Discarded, Failed, Memory, View, when
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.timers import HOST_LOOK_SECONDS
+from compactor.timers import HOST_EVALUATION_SECONDS
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -37,20 +37,20 @@ def compactor_with(condition: Callable[[View], bool], clock: FakeClock, **more: 
     return ContextCompactor.for_role(memory_of(3), ROLE, CONFIG, ScriptedSummarizer(), **options)
 
 
-def count_look_threads() -> int:
-    return len([thread for thread in threading.enumerate() if thread.name == "compactor-host-looks"])
+def count_evaluation_threads() -> int:
+    return len([thread for thread in threading.enumerate() if thread.name == "compactor-host-evaluations"])
 
 
-def with_own_condition(look: Callable[[], None], clock: FakeClock) -> ContextCompactor:
-    return compactor_with(lambda _view: look() or False, clock)
+def with_own_condition(evaluate: Callable[[], None], clock: FakeClock) -> ContextCompactor:
+    return compactor_with(lambda _view: evaluate() or False, clock)
 
 
-def with_own_getter(look: Callable[[], None], clock: FakeClock) -> ContextCompactor:
-    return ContextCompactor(CONFIG, ScriptedSummarizer(), lambda: look() or [], clock=clock)
+def with_own_getter(evaluate: Callable[[], None], clock: FakeClock) -> ContextCompactor:
+    return ContextCompactor(CONFIG, ScriptedSummarizer(), lambda: evaluate() or [], clock=clock)
 
 
-def with_own_header(look: Callable[[], None], clock: FakeClock) -> ContextCompactor:
-    options: dict[str, Any] = {"header_tokens": lambda: look() or 0, "clock": clock}
+def with_own_header(evaluate: Callable[[], None], clock: FakeClock) -> ContextCompactor:
+    options: dict[str, Any] = {"header_tokens": lambda: evaluate() or 0, "clock": clock}
     return ContextCompactor.for_role(Memory(), ROLE, CONFIG, ScriptedSummarizer(), **options)
 
 
@@ -58,17 +58,17 @@ def with_own_header(look: Callable[[], None], clock: FakeClock) -> ContextCompac
 def test_any_number_of_compactors_look_on_one_thread(
     make: Callable[[Callable[[], None], FakeClock], ContextCompactor],
 ) -> None:
-    """None that is not due has a thread, whichever function of the host's its looks call."""
-    looks: list[int] = []
-    compactors = [make(lambda: looks.append(count_look_threads()), FakeClock()) for _ in range(100)]
+    """None that is not due has a thread, whichever function of the host's its evaluations call."""
+    evaluations: list[int] = []
+    compactors = [make(lambda: evaluations.append(count_evaluation_threads()), FakeClock()) for _ in range(100)]
     before = set(threading.enumerate())
     for compactor in compactors:
         compactor.start()
     for compactor in compactors:
         assert compactor.wait_idle(SOON)
-    assert len(looks) >= 100
-    assert max(looks) == 1
-    assert {thread.name for thread in set(threading.enumerate()) - before} <= {"compactor-host-looks"}
+    assert len(evaluations) >= 100
+    assert max(evaluations) == 1
+    assert {thread.name for thread in set(threading.enumerate()) - before} <= {"compactor-host-evaluations"}
     assert all(compactor.stop(SOON) for compactor in compactors)
 
 
@@ -81,7 +81,7 @@ def test_a_function_that_hangs_holds_up_the_others_no_longer_than_that() -> None
         compactors = [compactor_with(one, clock) for one in others]
         for compactor in compactors[:2]:
             compactor.start()
-        clock.advance(HOST_LOOK_SECONDS - 0.01)
+        clock.advance(HOST_EVALUATION_SECONDS - 0.01)
         assert not any(one.asked.is_set() for one in others)
         clock.advance(0.02)
         compactors[2].start()
@@ -102,14 +102,14 @@ def test_a_function_that_hangs_where_nobody_waits_leaves_the_next_look_its_own_t
     hanging.gate.clear()
     with compactor_with(hanging, clock):
         assert hanging.asked.wait(SOON)
-        clock.advance(HOST_LOOK_SECONDS)
+        clock.advance(HOST_EVALUATION_SECONDS)
         with compactor_with(other, clock) as compactor:
             assert compactor.wait_idle(SOON)
         hanging.gate.set()
 
 
 def test_stop_waits_for_its_own_look_alone() -> None:
-    """While a function hangs it says that a worker is left. A compactor whose look waits behind stops at once."""
+    """While a function hangs it says that a worker is left. A compactor whose evaluation waits behind stops at once."""
     clock, hanging, behind = FakeClock(), Condition(), Condition()
     hanging.gate.clear()
     first, second = compactor_with(hanging, clock), compactor_with(behind, clock)
