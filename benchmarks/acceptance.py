@@ -268,7 +268,7 @@ def bad_answers(case: Case, seed: int = 0) -> Iterator[tuple[str, str]]:
         for answer in re.split(r"[|\n]", table):
             yield kind, answer.replace("\\n", "\n")
     yield from (("echo", text) for text in _echoes(case, random.Random(seed)))
-    yield from (("partial", text) for text in _partial(case))
+    yield from (("forgets_previous", text) for text in _forget_previous(case))
 
 
 def _echoes(case: Case, rng: random.Random) -> Iterator[str]:
@@ -292,7 +292,7 @@ def _echoes(case: Case, rng: random.Random) -> Iterator[str]:
     yield f"<summary>{bare[: len(bare) // 2]}</summary>"
 
 
-def _partial(case: Case) -> Iterator[str]:
+def _forget_previous(case: Case) -> Iterator[str]:
     gists = [_gist(round_) for round_ in case.rounds]
     narrative, bullets = _narrative(gists), _bullets(gists)
     before = f"{case.previous}\n\n" if case.previous else ""

@@ -115,8 +115,8 @@ class SummaryRejected(ContextError):
         super().__init__(message)
         #: The name of the check, one of ``acceptance.CHECKS``.
         self.check = check
-        #: Names that the answer made up (``invented``) or lacks (``partial``, ``hollow``). Not in the message: they may
-        #: quote the conversation.
+        #: Names that the answer made up (``invented``) or lacks (``forgets_previous``, ``hollow``). Not in the message:
+        #: they may quote the conversation.
         self.identifiers = identifiers
         #: Tokens of the source text, if known.
         self.tokens = tokens

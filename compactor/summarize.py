@@ -57,7 +57,7 @@ FAULTS = {
     "oversized": "it was far longer than asked for; keep only what is still needed",
     "cut_off": "it broke off before its end; write less, and finish",
     "invented": "it held names, numbers or paths that stand nowhere above; copy them exactly, or leave them out",
-    "partial": "it left out most of what the previous summary names; keep all of that which is still true",
+    "forgets_previous": "it left out most of what the previous summary names; keep all of that which is still true",
 }
 #: The checks that an answer fails by its length.
 TOO_LONG = frozenset({"larger", "no_progress", "oversized"})

@@ -1,20 +1,21 @@
 """The checks that a summary must pass before prompts show it. They run in this order and reject:
 
-``not_text``     neither a text nor a ``Summary`` with a text
-``empty``        no letter and no digit
-``malformed``    not the requested note edits
-``greeting``     a reply to the conversation: it greets, offers help or refuses
-``echo``         mostly copied in runs of words, and the runs are many or make up much of the source
-``markup``       contains tags of the request, outside quoted code
-``larger``       longer in prompts than everything it replaces
-``no_progress``  saves less than a tenth of the new rounds; repeating the previous summary in full is allowed
-``oversized``    over twice the requested length
-``cut_off``      ends inside a code block, JSON, a sentence or a word
-``first_person`` for tool calls: the assistant's first person ("I called ..."), which agents repeat to users
-``hollow``       says next to nothing of its source, or nothing of the new rounds
-``invented``     over 3 of its identifiers, and over a quarter of them, are absent from its source
-``partial``      keeps under a third of the identifiers, numbers and prohibitions of the previous summary, or under a
-                 third of the names that the new rounds do not repeat, or under a tenth of the words found only there
+``not_text``         neither a text nor a ``Summary`` with a text
+``empty``            no letter and no digit
+``malformed``        not the requested note edits
+``greeting``         a reply to the conversation: it greets, offers help or refuses
+``echo``             mostly copied in runs of words, and the runs are many or make up much of the source
+``markup``           contains tags of the request, outside quoted code
+``larger``           longer in prompts than everything it replaces
+``no_progress``      saves less than a tenth of the new rounds; repeating the previous summary in full is allowed
+``oversized``        over twice the requested length
+``cut_off``          ends inside a code block, JSON, a sentence or a word
+``first_person``     for tool calls: the assistant's first person ("I called ..."), which agents repeat to users
+``hollow``           says next to nothing of its source, or nothing of the new rounds
+``invented``         over 3 of its identifiers, and over a quarter of them, are absent from its source
+``forgets_previous`` keeps under a third of the identifiers, numbers and prohibitions of the previous summary, or under
+                     a third of the names that the new rounds do not repeat, or under a tenth of the words found only
+                     there
 
 For note edits, the length checks measure all resulting notes; the checks for replies, echoes and inventions read only
 the new ones. A check with nothing to measure rejects nothing: small talk has no names, and words of two languages
@@ -66,7 +67,7 @@ CHECKS = (
     "first_person",
     "hollow",
     "invented",
-    "partial",
+    "forgets_previous",
 )
 #: Converts an answer in another form to a summary; raises ``SummaryRejected`` if it cannot.
 AnswerParser = Callable[[str], Summary]
@@ -204,7 +205,7 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
         if missing := find_missing(sources[1], Terms(summary.text), sources[0], least):
             kept, total, lost = missing
             reason = f"the summary keeps {kept} of {total} names, numbers and prohibitions of the previous one"
-            raise refusal("partial", reason, lost)
+            raise refusal("forgets_previous", reason, lost)
     return CheckedSummary(summary, tokens, unknown, said)
 
 

@@ -20,7 +20,7 @@ CHECKS = {
     "first_person": "the answer spoke as the assistant, and agents repeat that to users",
     "hollow": "the answer contained next to nothing of its source",
     "invented": "the answer named things that its source does not contain",
-    "partial": "the answer lost too much of the summary before it",
+    "forgets_previous": "the answer lost too much of the summary before it",
 }
 #: Why a compactor did nothing, by reason.
 SKIPS = {

@@ -678,30 +678,30 @@ LIMITS = [
     ("a handful without characters", "", f"{CHINESE} {said(0, 3)}", "", f"{said(0, 2)} 龜。"),
     ("20 new values", "hollow", f"the the {numbers(20)}", f"the {said(0, 9)}", f"The {said(0, 9)}."),
     ("20 new values", "", f"the the {numbers(19)}", f"the {said(0, 9)}", f"The {said(0, 9)}."),
-    ("a third of the names", "partial", said(0, 90), numbers(31), f"{LAST}{numbers(10)}"),
+    ("a third of the names", "forgets_previous", said(0, 90), numbers(31), f"{LAST}{numbers(10)}"),
     ("a third of the names", "", said(0, 90), numbers(30), f"{LAST}{numbers(10)}"),
-    ("4 numbers", "partial", said(0, 90), "41, 42, 43, 44", LAST),
+    ("4 numbers", "forgets_previous", said(0, 90), "41, 42, 43, 44", LAST),
     ("4 numbers", "", said(0, 90), "41, 42, 43", LAST),
     ("2 digits of a number", "", said(0, 90), "4, 5, 6, 7", LAST),
-    ("2 identifiers", "partial", said(0, 90), "4101, 4108", LAST),
+    ("2 identifiers", "forgets_previous", said(0, 90), "4101, 4108", LAST),
     ("2 identifiers", "", said(0, 90), "4101", LAST),
-    ("8 words found only before", "partial", f"the {said(0, 90)}", f"the the {said(200, 8)}", f"The the {LAST}"),
+    ("8 words found only before", "forgets_previous", f"the {said(0, 90)}", f"the the {said(200, 8)}", f"The the {LAST}"),
     ("8 words found only before", "", f"the {said(0, 90)}", f"the the {said(200, 7)}", f"The the {LAST}"),
-    ("0.1 of the words", "partial", f"the {said(0, 90)}", f"the the {said(200, 11)}", f"The the {term(200)} {LAST}"),
+    ("0.1 of the words", "forgets_previous", f"the {said(0, 90)}", f"the the {said(200, 11)}", f"The the {term(200)} {LAST}"),
     ("0.1 of the words", "", f"the {said(0, 90)}", f"the the {said(200, 10)}", f"The the {term(200)} {LAST}"),
-    ("0.6 of a prohibition", "partial", said(9_000, 90), lines(*RULES[:4]), lines(RULES[0], said(100, 11), LAST)),
+    ("0.6 of a prohibition", "forgets_previous", said(9_000, 90), lines(*RULES[:4]), lines(RULES[0], said(100, 11), LAST)),
     ("0.6 of a prohibition", "", said(9_000, 90), lines(*RULES[:4]), lines(RULES[0], said(100, 12), LAST)),
-    ("40 prohibitions", "partial", said(9_000, 90), lines(*RULES), lines(*RULES[:13], RULES[40], LAST)),
-    ("40 prohibitions", "partial", said(9_000, 90), lines(*RULES[:40]), lines(*RULES[:13], LAST)),
+    ("40 prohibitions", "forgets_previous", said(9_000, 90), lines(*RULES), lines(*RULES[:13], RULES[40], LAST)),
+    ("40 prohibitions", "forgets_previous", said(9_000, 90), lines(*RULES[:40]), lines(*RULES[:13], LAST)),
     ("40 prohibitions", "", said(9_000, 90), lines(*RULES[:40]), lines(*RULES[:14], LAST)),
-    ("10,000 characters", "partial", said(9_000, 90), lines("the " * 2_370, *RULES[:4]), lines(LOST_RULES, LAST)),
+    ("10,000 characters", "forgets_previous", said(9_000, 90), lines("the " * 2_370, *RULES[:4]), lines(LOST_RULES, LAST)),
     ("10,000 characters", "", said(9_000, 90), lines("the " * 2_500, *RULES[:4]), lines(LOST_RULES, LAST)),
     ("4 words of a line", "", NEW_VALUES, prices(41), prices(71)),
-    ("4 words of a line", "partial", NEW_VALUES, prices(41, words_each=3), prices(71, words_each=3)),
+    ("4 words of a line", "forgets_previous", NEW_VALUES, prices(41, words_each=3), prices(71, words_each=3)),
     ("2,000 characters of a line", "", NEW_VALUES, prices(41, width=2_000), prices(71)),
-    ("2,000 characters of a line", "partial", NEW_VALUES, prices(41, width=2_001), prices(71)),
+    ("2,000 characters of a line", "forgets_previous", NEW_VALUES, prices(41, width=2_001), prices(71)),
     ("200 lines", "", NEW_VALUES, "\n" * 196 + prices(41, count=7), prices(71, count=7)),
-    ("200 lines", "partial", NEW_VALUES, "\n" * 197 + prices(41, count=7), prices(71, count=7)),
+    ("200 lines", "forgets_previous", NEW_VALUES, "\n" * 197 + prices(41, count=7), prices(71, count=7)),
 ]  # fmt: skip
 
 
@@ -740,7 +740,7 @@ def test_too_little_to_sum_up_is_no_fault_of_the_answer(
     assert is_too_little(rejected.value, deterministic=False) == little
 
 
-@pytest.mark.parametrize(("target", "check"), [(240, ""), (270, "partial")])
+@pytest.mark.parametrize(("target", "check"), [(240, ""), (270, "forgets_previous")])
 def test_a_short_target_lowers_the_share_of_words_to_keep(target: int, check: str) -> None:
     """Of 8 in 100 words, to 0.08: a third of the share of the target in the length before."""
     read = Source(f"the {said(0, 90)}", 100_000, 1_000, previous=f"the the {said(200, 100)}")

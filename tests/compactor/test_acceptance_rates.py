@@ -36,7 +36,7 @@ def test_of_hollow_copied_broken_off_and_error_answers_none_is_shown() -> None:
     kinds = Counter(kind for _, kind, _ in answers)
     assert len({said for _, _, said in answers}) >= 300
     assert min(kinds.values()) >= 50
-    assert set(kinds) == {"hollow", "error", "echo", "partial"}
+    assert set(kinds) == {"hollow", "error", "echo", "forgets_previous"}
     sources = {case.name: case.source for case in cases}
     assert [(kind, said[-200:]) for case, kind, said in answers if not check_of(said, case, sources[case.name])] == []
 
@@ -103,7 +103,7 @@ def test_newer_values_are_not_missing() -> None:
         after = after.replace(f" {40 + n} ", f" {70 + n} ")
     case = Case("prices", rounds, before)
     assert check_of(after, case) == ""
-    assert check_of("- The price of the lamp in stock is 70 euros", case) == "partial"
+    assert check_of("- The price of the lamp in stock is 70 euros", case) == "forgets_previous"
 
 
 _THINGS = ("brass lamp", "oak table", "wool carpet", "glass vase", "leather chair", "bamboo shelf")
@@ -116,16 +116,16 @@ def test_what_is_missing_is_told_when_it_is_asked_for_again() -> None:
         check_summary(
             dict(honest_answers(own_cases(3)[0]))["bullets"], case.source, target_tokens=None, count=count_tokens
         )
-    assert caught.value.check in ("partial", "invented", "hollow")
+    assert caught.value.check in ("forgets_previous", "invented", "hollow")
     said = dict(honest_answers(Case("alone", case.rounds)))["bullets"]
     with pytest.raises(SummaryRejected) as caught:
         check_summary(said, case.source, target_tokens=None, count=count_tokens)
     rejected = caught.value
-    assert rejected.check == "partial"
+    assert rejected.check == "forgets_previous"
     assert len(rejected.identifiers) > 3
     assert rejected.identifiers[0] not in str(rejected)
     asked = with_feedback(SummaryRequest(messages=[{"role": "user", "content": "Sum up."}]), rejected)
-    assert FAULTS["partial"] in asked.messages[0]["content"]
+    assert FAULTS["forgets_previous"] in asked.messages[0]["content"]
     assert f'"{rejected.identifiers[0]}"' in asked.messages[0]["content"]
 
 
@@ -138,7 +138,7 @@ def test_of_a_short_target_less_must_be_kept() -> None:
     assert check_summary(kept, source, target_tokens=count_tokens(kept), count=count_tokens)
     with pytest.raises(SummaryRejected) as caught:
         check_summary(kept, source, target_tokens=None, count=count_tokens)
-    assert caught.value.check == "partial"
+    assert caught.value.check == "forgets_previous"
 
 
 @pytest.mark.parametrize("target", [100, 400, 2_000])
@@ -191,7 +191,7 @@ def test_what_the_new_rounds_name_again_is_not_kept_from_the_summary_before() ->
     only = "\n".join(f"- Parcel Q{number} is in depot W{number + 300}." for number in range(1_000, 1_004))
     said = dict(honest_answers(case))["bullets"]
     after = Case("after", case.rounds, f"{again}\n{only}")
-    assert check_of(f"{again}\n{said}", after) == "partial"
+    assert check_of(f"{again}\n{said}", after) == "forgets_previous"
     assert check_of(f"{again}\n{only}\n{said}", after) == ""
 
 
@@ -233,8 +233,8 @@ ASIDE = (
 @pytest.mark.parametrize(
     ("named", "check"),
     [
-        ("Their account is mia_li_3668, and the voucher is QX-4471-B.", "partial"),
-        ("Their account is mia_li_3668, and they are 34 years old.", "partial"),
+        ("Their account is mia_li_3668, and the voucher is QX-4471-B.", "forgets_previous"),
+        ("Their account is mia_li_3668, and they are 34 years old.", "forgets_previous"),
         ("Their account is mia_li_3668.", ""),
         ("They are 34 years old.", ""),
         ("Never call the office in Porto.", ""),
@@ -255,7 +255,7 @@ def test_a_summary_that_says_none_of_what_only_the_one_before_said_is_partial() 
     again = ", ".join(find_identifiers(case.text)[:6])
     said = dict(honest_answers(case))["headings"]
     after = Case("after", case.rounds, f"{ASIDE}\nNamed were {again}.")
-    assert check_of(f"{said}\nNamed were {again}.", after) == "partial"
+    assert check_of(f"{said}\nNamed were {again}.", after) == "forgets_previous"
     assert check_of(f"The user likes quiet rooms and has a sister.\n{said}\nNamed were {again}.", after) == ""
     numbered = Case("numbered", case.rounds, f"{ASIDE}\nNamed were {again}, and 51, 53 and 59.")
     assert check_of(f"{said}\nNamed were {again}, and 51, 53 and 59.", numbered) == ""
@@ -269,7 +269,7 @@ def test_a_list_of_names_is_not_superseded_by_another() -> None:
     new = Memory.from_messages([{"role": "user", "content": f"Now use {', '.join(other)}."}]).conversation.rounds[:]
     after = Case("after", [*case.rounds, *new], f"## Facts\n{', '.join(names)}")
     said = dict(honest_answers(case))["bullets"]
-    assert check_of(f"{said}\n\n## Facts\n{', '.join(other)}", after) == "partial"
+    assert check_of(f"{said}\n\n## Facts\n{', '.join(other)}", after) == "forgets_previous"
     assert check_of(f"{said}\n\n## Facts\n{', '.join((*names[:3], *other))}", after) == ""
 
 

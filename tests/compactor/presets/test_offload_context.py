@@ -603,7 +603,7 @@ def test_a_summarizer_that_fails_again_and_again_is_stood_in_for_offline(tmp_pat
     assert all(made.success and made.over == 0 for made in results[4:])
     folded = [made for made in results if made.offline]
     assert len(folded) > 1
-    assert said is not FORGETS or {made.failure.check for made in folded} == {"partial"}
+    assert said is not FORGETS or {made.failure.check for made in folded} == {"forgets_previous"}
     assert all(made.failure is not None and made.answer.startswith("Kept in full: ") for made in folded)
     assert "Never send order A-0007 by air." in snapshots(messages)[0]["content"]
     kept = "\n".join(path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.txt")) + str(messages)
