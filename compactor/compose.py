@@ -217,14 +217,14 @@ def show_all(
     start, closed = view.end, view.closed
     if start > closed or (view.reductions.version and view.first_dropped):
         return None
-    sums, growing = view.prefix_sums, view.open_rounds  # none of which is covered
+    sums, open_rounds = view.prefix_sums, view.open_rounds  # none of which is covered
     first, last = sums.totals[start - sums.start], sums.totals[closed - sums.start]
     ahead, added = view.compaction_tokens, [view.summary] if view.summary is not None else []
     if added and summary_as == "header":
         ahead = count_added(system, added, summary_as, view.token_cache.count_again)
     tokens = PROMPT_TOKENS + view.header_tokens + ahead + last.tokens - first.tokens
     has_query = last.last_query is not None and last.last_query >= start
-    for counted in growing:
+    for counted in open_rounds:
         tokens += counted.totals.tokens
         has_query = has_query or counted.totals.last_query is not None
     if not has_query or tokens > limit:
@@ -235,9 +235,11 @@ def show_all(
     runs: list[Sequence[PromptPart]] = []
     # Asked once: another thread may drop the parts meanwhile.
     all_parts = [counted.parts for counted in sums.round_tokens[start - sums.start : closed - sums.start]]
-    if len(growing) == 1 and not growing[0].blocks.blocks:  # a short round, as mostly, is copied with the closed ones
-        all_parts.append(growing[0].rest)
-        growing = ()
+    if (
+        len(open_rounds) == 1 and not open_rounds[0].blocks.blocks
+    ):  # a short round, as mostly, is copied with the closed ones
+        all_parts.append(open_rounds[0].rest)
+        open_rounds = ()
     for parts in all_parts:
         if parts is None:
             return None
@@ -246,7 +248,7 @@ def show_all(
             shared += part.messages
             depths += part.depths
     messages += copy_messages(shared, depths)
-    for counted in growing:
+    for counted in open_rounds:
         messages += counted.hand_out()
         runs += counted.blocks.parts, counted.rest
     return messages, Report(tokens, tokens), Layout(system, summary_as, view.compaction, runs)

@@ -243,7 +243,7 @@ class Cycle:
         tokens = view.tokens if self.counts_bytes else math.inf
         tail = view.count_tokens_after(view.end) if self.counts_bytes else math.inf
         # A call that waits gets a note for each result that it lacks, as soon as something else is said.
-        newest = [part.group for counted in view.growing[-1:] for part in counted.parts[-1:] if part.group.pending]
+        newest = [part.group for counted in view.open_tail[-1:] for part in counted.parts[-1:] if part.group.pending]
         notes = sum([max(len(group.calls) + 1 - len(group.posts), 0) for group in newest])
         tokens, tail = tokens + notes * MESSAGE_BOUND, tail + notes * MESSAGE_BOUND
         bounds = Bounds(view.tail_length, view.messages + notes, tail, tokens * correction, self.config.model)

@@ -166,7 +166,7 @@ class EventLog(EventHooks):
 
 
 #: Why ``cost_optimal`` is due, or is not.
-CostReason = Literal["grown", "pause", "budget", "chosen", "growing", "nothing_to_cover", "ends_soon"]
+CostReason = Literal["grown", "pause", "budget", "configured", "below_best", "nothing_to_cover", "ends_soon"]
 
 
 class Skip(StrEnum):
@@ -247,7 +247,7 @@ class CostEvaluated(CompactionEvent):
     """Whether a compaction is due."""
     reason: CostReason
     """Due: the new rounds have ``grown`` enough, a ``pause`` is likely to outlast the provider's cache, the ``budget``
-    is near, or a threshold that the host has ``chosen`` is passed. Not due: they are ``growing`` still, there is
+    is near, or a threshold that the host has ``configured`` is passed. Not due: they are ``below_best``, there is
     ``nothing_to_cover``, or the conversation ``ends_soon``."""
     grown: int
     """Tokens that a compaction would newly cover now."""

@@ -240,7 +240,7 @@ class Work:
 
         began, sent, shown = self.monotonic(), self.sent_tokens, request.previous
         previous = added_to if shown is None else shown
-        tokens_before = source.previous_tokens + source.tokens + source.frame
+        tokens_before = source.previous_tokens + source.tokens + source.wrapper_tokens
         span: dict[str, Any] = {
             "role": request.role,
             "generation": generation,
@@ -303,7 +303,7 @@ class Work:
             Prepared(
                 **span,
                 tokens_before=tokens_before,
-                tokens_after=accepted.tokens + source.frame,
+                tokens_after=accepted.tokens + source.wrapper_tokens,
                 seconds=self.monotonic() - began,
                 usage=summary.usage,
                 price=self.compute_price(summary.usage, summary.model),

@@ -126,22 +126,22 @@ def _split_round(
 ) -> Iterator[Round]:
     """Yield a round as several of at most *max_tokens*, every text in exactly one of them."""
     empty = copy_with(round_, user_query="", post_list=())
-    frame = count(quote(empty, partial=True)) + 1
-    query_frame = count("\n".join(_quote_element("message", "x", {"from": USER}))) + 1
-    for query in _slice_text(round_.user_query, max_tokens - frame - query_frame, count):
+    wrapper = count(quote(empty, partial=True)) + 1
+    query_wrapper = count("\n".join(_quote_element("message", "x", {"from": USER}))) + 1
+    for query in _slice_text(round_.user_query, max_tokens - wrapper - query_wrapper, count):
         yield copy_with(empty, user_query=query)
 
     def count_post(post: Post) -> int:
         return count("\n".join(_quote_post(post, round_.number, calls.get(post.id), max_attribute))) + 1
 
     pending: list[Post] = []
-    tokens = frame
+    tokens = wrapper
     for post in _list_posts(round_):
-        for piece in _split_post(post, max_tokens - frame, count, count_post):
+        for piece in _split_post(post, max_tokens - wrapper, count, count_post):
             piece_tokens = count_post(piece)
             if pending and tokens + piece_tokens > max_tokens:
                 yield copy_with(empty, post_list=tuple(pending))
-                pending, tokens = [], frame
+                pending, tokens = [], wrapper
             pending.append(piece)
             tokens += piece_tokens
     if pending:

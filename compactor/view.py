@@ -156,7 +156,7 @@ class View(ValueObject):
         """Messages of the tail."""
         totals, start = self.prefix_sums.totals, self.prefix_sums.start
         closed = totals[self.closed - start].messages - totals[min(self.end, self.closed) - start].messages
-        return closed + sum([one.totals.messages for one in self.growing])
+        return closed + sum([one.totals.messages for one in self.open_tail])
 
     @property
     def window(self) -> int:
@@ -187,7 +187,7 @@ class View(ValueObject):
 
     def count_tokens_after(self, end: int) -> int:
         """Return the tokens of all rounds after the first *end*."""
-        return self.count_closed_tokens(end, self.closed) + sum([one.totals.tokens for one in self.growing])
+        return self.count_closed_tokens(end, self.closed) + sum([one.totals.tokens for one in self.open_tail])
 
     def count_calls_after(self, end: int) -> int:
         """Return how often the role's model was called behind the first *end* rounds, none of them before the tail."""
@@ -250,7 +250,7 @@ class View(ValueObject):
         return tuple(counted)
 
     @property
-    def growing(self) -> tuple[OpenRoundTokens, ...]:
+    def open_tail(self) -> tuple[OpenRoundTokens, ...]:
         """Those of ``open_rounds`` that the tail has."""
         return self.open_rounds[max(self.end - self.closed, 0) :]
 

@@ -94,7 +94,7 @@ class Source(ValueObject):
     #: for word if the new rounds add nothing.
     text: str
     #: Tokens of all new rounds that the summary covers. If it can be published, counted as prompts show them, minus the
-    #: frame if it is new. After the first request, more than the tokens of ``text``.
+    #: wrapper if it is new. After the first request, more than the tokens of ``text``.
     tokens: int
     #: Tokens of the published summary that the new one replaces.
     previous_tokens: int = 0
@@ -104,8 +104,8 @@ class Source(ValueObject):
     notes: frozenset[str] = frozenset()
     #: Tokens of the rounds in this request; None: the tokens of ``text``.
     sent: int | None = None
-    #: Tokens of the frame around the summary in a prompt. Any growth over the old frame is subtracted from ``tokens``.
-    frame: int = 0
+    #: Tokens around the summary in a prompt. Any growth over those of the old summary is subtracted from ``tokens``.
+    wrapper_tokens: int = 0
     #: The summary that this one continues or replaces.
     previous: str = ""
 

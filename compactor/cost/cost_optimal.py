@@ -41,7 +41,7 @@ DEFAULT_SUMMARY = 1_000
 #: Minimum new tokens of a compaction: 1.5 times a usual summary.
 MIN_NEW_TOKENS = 1_500
 #: The reasons to be due.
-_DUE_REASONS: tuple[CostReason, ...] = ("grown", "pause", "budget", "chosen")
+_DUE_REASONS: tuple[CostReason, ...] = ("grown", "pause", "budget", "configured")
 
 CallsLeft = float | Callable[[View], "float | None"] | None
 
@@ -122,7 +122,7 @@ def measure_open(view: View) -> int:
     summary.
     """
     tokens = 0
-    for part in reversed(view.growing[-1].parts if view.growing else ()):
+    for part in reversed(view.open_tail[-1].parts if view.open_tail else ()):
         posts = [post for post in part.group.posts if post is not None]
         if any(post.extra.get(OVERLAY) if view.as_composed else is_summary(post) for post in posts):
             break
@@ -220,7 +220,7 @@ class CostOptimal(Trigger):
         self._given_latency, self._calls_left = latency_calls, calls_left
         self._config = CompactorConfig()
         #: The trigger that the configuration sets, if any.
-        self._chosen: Trigger | None = None
+        self._configured: Trigger | None = None
         #: Measured calls of the model during a compaction.
         self._latency: float | None = None
         self._pauses = Pauses()
@@ -234,10 +234,10 @@ class CostOptimal(Trigger):
         trigger = copy.copy(self)
         trigger.verdict, trigger.may_be_due = trigger._weigh, trigger._may_be_due
         trigger._config = config
-        chosen = [after_rounds(config.threshold)] if "threshold" in config.model_fields_set else []
+        configured = [after_rounds(config.threshold)] if "threshold" in config.model_fields_set else []
         if config.max_tokens is not None:
-            chosen.append(over_tokens(max(1, int(config.max_tokens * config.token_ratio))))
-        trigger._chosen = functools.reduce(operator.or_, chosen) if chosen else None
+            configured.append(over_tokens(max(1, int(config.max_tokens * config.token_ratio))))
+        trigger._configured = functools.reduce(operator.or_, configured) if configured else None
         trigger._latency = trigger._last_due = trigger.evaluation = None
         trigger._pauses = Pauses()
         return trigger
@@ -337,7 +337,7 @@ class CostOptimal(Trigger):
         saved = prices.cached_input * (grown + measured.summary - sizes.summary)
         repaid = left is None or (left - self._latency_calls) * saved >= price
         reason, threshold = self._decide(view, grown, best, ceiling, tokens, repaid=repaid)
-        if reason == "growing" and grown >= self._min_new_tokens:
+        if reason == "below_best" and grown >= self._min_new_tokens:
             # *early*: the cost of compacting before the best moment, weighed against reading a cold prompt.
             later = min(best, grown + max(ceiling - tokens, 1) / view.usage.correction)
             early = (1 - grown / later) * (1 - grown * later / best**2) * price
@@ -373,7 +373,7 @@ class CostOptimal(Trigger):
     def _may_be_due(self, bounds: Bounds) -> bool:
         """Return whether it may be due. It is not before the tail has its minimum tokens, or the prompt half its
         budget, because no ceiling is below half the budget."""
-        if self.evaluation is None or (self._chosen is not None and self._chosen.may_be_due(bounds)):
+        if self.evaluation is None or (self._configured is not None and self._configured.may_be_due(bounds)):
             return True
         budget = self.budget or self._config.max_tokens or self.evaluation.ceiling
         return bounds.tail_tokens >= self._min_new_tokens or bounds.tokens >= budget // 2
@@ -387,13 +387,13 @@ class CostOptimal(Trigger):
         for_open = ceiling if grown else int(OPEN_SHARE * ceiling)
         if tokens >= for_open and measure_open(view) >= max(self._min_new_tokens, 1):
             return "budget", for_open
-        chosen = self._chosen.verdict(view) if self._chosen is not None else Verdict(False)
-        if chosen.is_due:
-            return "chosen", chosen.token_threshold
+        configured = self._configured.verdict(view) if self._configured is not None else Verdict(False)
+        if configured.is_due:
+            return "configured", configured.token_threshold
         if not grown:
             return "nothing_to_cover", None
         if grown < max(best, self._min_new_tokens):
-            return "growing", None
+            return "below_best", None
         return ("grown" if repaid else "ends_soon"), None
 
     @property

@@ -40,8 +40,8 @@ COSTS = {
     "grown": "the new rounds have grown enough to pay for a summary",
     "pause": "a pause is likely to outlast the provider's cache",
     "budget": "the budget is near",
-    "chosen": "the host's own threshold is passed",
-    "growing": "the new rounds would not pay for a summary yet",
+    "configured": "the host's own threshold is passed",
+    "below_best": "the new rounds would not pay for a summary yet",
     "nothing_to_cover": "there is nothing to cover",
     "ends_soon": "the conversation ends soon",
 }

@@ -3,7 +3,7 @@
 Every decision follows from the tail's tokens in whole steps, and from posts older than that. So new messages change the
 beginning of the prompt only when the next step is due.
 
-``fit`` tries the whole tail first. If that is too long, ``_Frame.shorten_head`` makes room for the parts that must be
+``fit`` tries the whole tail first. If that is too long, ``_Head.shorten`` makes room for the parts that must be
 shown, and ``_cut`` finds the first round that stays. ``_shorten_tail`` then goes level by level: it shortens texts from
 there on, and ``_leave_out`` leaves out posts if that is not enough. An open round may have thousands of posts, so its
 blocks are judged by their totals (``_sum_saved_in_newest``, ``_find_omitted``).
@@ -73,23 +73,23 @@ def fit(
     Of the round that the newest query is in, the user's first words stay whole as his last do; without *keeps_first*,
     or without room for both, they are shortened as other texts are.
     """
-    frame = _Frame(view, system, plan, limit, step, summary_as, keeps_first)
-    draft = _Draft(frame.list_parts_ahead(view.end), range(view.end, max(view.end, view.closed)), view.growing)
-    before = tokens = frame.count_draft(draft)
+    head = _Head(view, system, plan, limit, step, summary_as, keeps_first)
+    draft = _Draft(head.list_parts_ahead(view.end), range(view.end, max(view.end, view.closed)), view.open_tail)
+    before = tokens = head.count_draft(draft)
     if before > limit:
-        frame.shorten_head()
-        draft = _cut(frame)
-        tokens = frame.count_draft(draft)
-    if tokens > limit and frame.make_note(draft) is not None:
+        head.shorten()
+        draft = _cut(head)
+        tokens = head.count_draft(draft)
+    if tokens > limit and head.make_note(draft) is not None:
         draft.has_note = False  # where not even the line fits, the query alone is better than no prompt
-        tokens = frame.count_draft(draft)
+        tokens = head.count_draft(draft)
     if tokens > limit and keeps_first:
         return fit(view, system, plan, limit, step, summary_as, keeps_first=False)
     shown = [*draft.ahead, *draft.parts]
-    reductions = (*frame.reductions, *[reduced for part in shown for reduced in part.reductions])
+    reductions = (*head.reductions, *[reduced for part in shown for reduced in part.reductions])
     in_part = sorted({part.round_.number for part in draft.omitted_parts})
-    omitted = (*frame.omitted_rounds, *frame.prefix_sums.list_numbers(draft.omitted), *in_part)
-    messages, layout = frame.show(draft)
+    omitted = (*head.omitted_rounds, *head.prefix_sums.list_numbers(draft.omitted), *in_part)
+    messages, layout = head.show(draft)
     return messages, Report(before, tokens, omitted, reductions, max(tokens - limit, 0)), layout
 
 
@@ -101,7 +101,7 @@ class _Draft:
     ahead: Sequence[PromptPart] = ()
     #: Rounds that are shown as they are, and whose costs are summed up: the places of closed ones, then open ones.
     closed: range = range(0)
-    growing: Sequence[OpenRoundTokens] = ()
+    open_rounds: Sequence[OpenRoundTokens] = ()
     #: Parts one by one, where rounds are cut.
     parts: list[PromptPart] = field(default_factory=list)
     #: The places of the rounds that are left out, and the parts of others.
@@ -112,7 +112,7 @@ class _Draft:
 
 
 @dataclass(eq=False, repr=False)
-class _Frame:
+class _Head:
     """The messages around the tail, the room that they leave for it, and the tail's rounds in parts."""
 
     view: View
@@ -134,12 +134,12 @@ class _Frame:
         #: The reduction of the compaction, and the covered rounds if it is left out.
         self.reductions: tuple[ShortenedPart, ...] = ()
         self.omitted_rounds: tuple[int, ...] = ()
-        self.put_head(view.summary, self.plan)
+        self.set_summary(view.summary, self.plan)
         #: The newest round, or the first open one: from here on there are no sums.
         self.newest = max(view.end, min(view.closed, view.total - 1))
         self._parts: dict[int, list[PromptPart]] = {}
 
-    def put_head(self, summary: Message | None, plan: Message | None) -> None:
+    def set_summary(self, summary: Message | None, plan: Message | None) -> None:
         """Show this *summary* and *plan*, and measure the room that they leave."""
         self.summary, self.plan = summary, plan
         in_front = PROMPT_TOKENS + self.view.header_tokens + self.count_added(summary)
@@ -239,7 +239,7 @@ class _Frame:
     def count_draft(self, draft: _Draft) -> int:
         """Return the tokens of the prompt that *draft* makes."""
         tokens = self.view.count_closed_tokens(draft.closed.start, draft.closed.stop)
-        tokens += sum([one.totals.tokens for one in draft.growing])
+        tokens += sum([one.totals.tokens for one in draft.open_rounds])
         parts = sum([part.tokens for part in (*draft.ahead, *draft.parts)])
         return self.tokens + self.count_note(self.make_note(draft)) + tokens + parts
 
@@ -266,12 +266,12 @@ class _Frame:
             depths += part.depths
         tail = copy_messages(shared, depths)
         runs: list[Sequence[PromptPart]] = [parts, draft.parts]
-        for growing in draft.growing:
-            runs += growing.blocks.parts, growing.rest
-            if self.plan is not None and any(part is self.spoken[-1] for part in growing.spoken if self.spoken):
-                before = takewhile(lambda part: part is not self.spoken[-1], growing.parts)
+        for open_round in draft.open_rounds:
+            runs += open_round.blocks.parts, open_round.rest
+            if self.plan is not None and any(part is self.spoken[-1] for part in open_round.spoken if self.spoken):
+                before = takewhile(lambda part: part is not self.spoken[-1], open_round.parts)
                 plan_at = len(tail) + sum([len(part.messages) for part in before])
-            tail += growing.hand_out()
+            tail += open_round.hand_out()
         if self.plan is not None:
             tail.insert(plan_at, self.plan)
         note, compaction = self.make_note(draft), self.view.compaction if self.summary is not None else None
@@ -284,17 +284,17 @@ class _Frame:
         layout = Layout(self.system, self.summary_as, compaction, runs, omitted, before_plan)
         return [*place_in_front(self.system, added, self.summary_as), *tail], layout
 
-    def shorten_head(self) -> None:
+    def shorten(self) -> None:
         """Make room for everything that must be shown: leave out the plan, then shorten the compaction."""
         must = sum([part.tokens for part in self.list_parts_ahead(self.newest)])
         for place in range(self.newest, self.view.closed):
             must += sum([part.tokens for part in self.get_parts(place) if part.pinned])
-        must += sum([counted.totals.pinned for counted in self.view.growing])
+        must += sum([counted.totals.pinned for counted in self.view.open_tail])
         must += sum([part.tokens for part in self.spoken if not part.pinned])
         must += _count_min_unread(self, self.limit - must - PROMPT_TOKENS - self.view.header_tokens)
         if self.tokens + must <= self.limit:
             return
-        self.put_head(self.summary, None)
+        self.set_summary(self.summary, None)
         compaction, message = self.view.compaction, self.summary
         room = self.limit - must - self.tokens
         if room >= 0 or compaction is None or message is None:
@@ -306,34 +306,36 @@ class _Frame:
             shorter = _clip_compaction(self, message, compaction, most, ref)
             if shorter is not None:
                 self.reductions = (ShortenedPart(ref, whole, self.count_added(shorter), "clipped"),)
-                self.put_head(shorter, None)
+                self.set_summary(shorter, None)
                 return
         self.omitted_rounds = tuple(range(1, compaction.last_round + 1))
         pinned = {**message, "content": "\n".join((PINNED, *compaction.pinned))} if compaction.pinned else None
-        self.put_head(pinned, None)
+        self.set_summary(pinned, None)
 
 
-def _count_min_unread(frame: _Frame, max_tokens: int) -> int:
+def _count_min_unread(head: _Head, max_tokens: int) -> int:
     """Return the minimum tokens of the results that the agent has yet to read, with the line beside them. 0 if there
     are none or they do not fit into *max_tokens*: an agent that never sees its results makes the same calls again."""
-    view = frame.view
-    growing = chain.from_iterable([reversed(one.rest), reversed(one.blocks.parts)] for one in reversed(view.growing))
-    closed = [reversed(frame.get_parts(place)) for place in reversed(range(frame.newest, view.closed))]
-    for part in chain.from_iterable([*growing, *closed]):
-        if not (part.pinned or part.group.pending or any(part is one for one in frame.spoken)):
+    view = head.view
+    open_parts = chain.from_iterable(
+        [reversed(one.rest), reversed(one.blocks.parts)] for one in reversed(view.open_tail)
+    )
+    closed = [reversed(head.get_parts(place)) for place in reversed(range(head.newest, view.closed))]
+    for part in chain.from_iterable([*open_parts, *closed]):
+        if not (part.pinned or part.group.pending or any(part is one for one in head.spoken)):
             if not view.is_unread(part.round_, part.group):
                 return 0
-            least = _clip_to(frame, part, part.tokens, 0).tokens + frame.note_tokens
+            least = _clip_to(head, part, part.tokens, 0).tokens + head.note_tokens
             return least if least <= max_tokens else 0
     return 0
 
 
 def _clip_compaction(
-    frame: _Frame, message: Message, compaction: CompactedMessage, limit: int, ref: str
+    head: _Head, message: Message, compaction: CompactedMessage, limit: int, ref: str
 ) -> Message | None:
     """Return the compaction's *message* in at most *limit* tokens, with all its pinned texts and prohibitions. None if
     there is no room for these and some of the summary."""
-    count = frame.count
+    count = head.count
 
     def with_summary(summary: str) -> Message:
         return {"role": message["role"], "content": copy_with(compaction, summary=summary).to_prompt()}
@@ -341,35 +343,35 @@ def _clip_compaction(
     from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 
     prohibitions = compaction.extra.get(PROHIBITIONS, ())
-    tokens = limit + MIN_CLIP - frame.count_added(with_summary(""))
+    tokens = limit + MIN_CLIP - head.count_added(with_summary(""))
     while tokens >= MIN_CLIP:
         text = clip_text(compaction.summary, tokens, ref, count)
         text, _ = restore_sentences(text, find_lost(prohibitions, (text, *compaction.pinned)), limit, count)
         shorter = with_summary(text)
-        over = frame.count_added(shorter) - limit
+        over = head.count_added(shorter) - limit
         if over <= 0:
             return shorter
         tokens -= max(over, 8)
     return None
 
 
-def _cut(frame: _Frame) -> _Draft:
+def _cut(head: _Head) -> _Draft:
     """Return the tail from the first step of the grid on that makes the prompt fit."""
-    view, sums, start, newest = frame.view, frame.prefix_sums, frame.view.end, frame.newest
-    repeated = sum([part.tokens for part in frame.list_parts_ahead(newest) if part.fixed])
-    room = frame.limit - frame.tokens - frame.note_tokens - repeated
+    view, sums, start, newest = head.view, head.prefix_sums, head.view.end, head.newest
+    repeated = sum([part.tokens for part in head.list_parts_ahead(newest) if part.fixed])
+    room = head.limit - head.tokens - head.note_tokens - repeated
     tokens = view.count_tokens_after(start)
-    excess = -(-(tokens - room) // frame.step) * frame.step
+    excess = -(-(tokens - room) // head.step) * head.step
     # Tail tokens up to which texts may be shortened: like the excess, it moves by whole steps alone.
-    boundary = room + excess - frame.step - int(max(room, 0) * PROTECTED_SHARE)
+    boundary = room + excess - head.step - int(max(room, 0) * PROTECTED_SHARE)
     if start == newest:
-        return _shorten_tail(frame, start, excess, boundary)
+        return _shorten_tail(head, start, excess, boundary)
 
     def sum_before(index: int) -> int:
         """Return the tokens of the tail's rounds before *index*."""
         return sums[index].tokens - sums[start].tokens
 
-    saved_in_newest = _sum_saved_in_newest(frame, boundary - sum_before(newest))
+    saved_in_newest = _sum_saved_in_newest(head, boundary - sum_before(newest))
     places = range(start, newest)
     cleared = start + bisect_right(places, boundary, key=lambda index: sum_before(index + 1))
 
@@ -386,17 +388,17 @@ def _cut(frame: _Frame) -> _Draft:
         return saved
 
     first = start + bisect_left(places, excess, key=sum_saved)
-    if first > start and sum_saved(first) > excess + frame.step:
+    if first > start and sum_saved(first) > excess + head.step:
         first -= 1  # one round is so long that too much would go with it
-    return _shorten_tail(frame, first, excess - sum_left_out(first), boundary - sum_before(first))
+    return _shorten_tail(head, first, excess - sum_left_out(first), boundary - sum_before(first))
 
 
-def _sum_saved_in_newest(frame: _Frame, boundary: int) -> int:
+def _sum_saved_in_newest(head: _Head, boundary: int) -> int:
     """Return the tokens saved by clearing the newest rounds' texts that lie within *boundary* tokens."""
-    view, end, saved = frame.view, 0, 0
+    view, end, saved = head.view, 0, 0
     runs: list[tuple[Sequence[PromptPart], Block | None]] = []
-    runs += [(frame.get_parts(place), None) for place in range(frame.newest, view.closed)]
-    for counted in view.growing:
+    runs += [(head.get_parts(place), None) for place in range(head.newest, view.closed)]
+    for counted in view.open_tail:
         runs += [*[(block.parts, block) for block in counted.blocks.blocks], (counted.rest, None)]
     for parts, block in runs:
         if end > boundary:
@@ -425,11 +427,11 @@ def _find_shortenable(view: View, parts: Sequence[PromptPart], boundary: int) ->
     return within
 
 
-def _shorten_tail(frame: _Frame, first: int, target: int, boundary: int) -> _Draft:
+def _shorten_tail(head: _Head, first: int, target: int, boundary: int) -> _Draft:
     """Return the tail from round *first* on, made *target* tokens shorter: texts that lie within *boundary* tokens
     from there are shortened, level by level, the oldest first; then parts are left out."""
-    omitted = _find_omitted(frame, first, target, boundary)
-    parts = frame.list_parts(first, omitted)
+    omitted = _find_omitted(head, first, target, boundary)
+    parts = head.list_parts(first, omitted)
     gone: list[PromptPart] = []
     before = -1
     for number, ((place, _), block) in enumerate(omitted.items()):
@@ -438,7 +440,7 @@ def _shorten_tail(frame: _Frame, first: int, target: int, boundary: int) -> _Dra
         before = place
         target -= block.totals.tokens
         boundary -= block.totals.tokens
-    within = _find_shortenable(frame.view, parts, boundary)
+    within = _find_shortenable(head.view, parts, boundary)
     levels: dict[int, tuple[PromptPart, ...]] = {}
     for at in range(len(LEVELS)):
         if target <= 0:
@@ -451,31 +453,31 @@ def _shorten_tail(frame: _Frame, first: int, target: int, boundary: int) -> _Dra
                 break
             if number not in levels:
                 known = parts[number].levels
-                levels[number] = known if known is not None else frame.view.token_cache.list_levels(parts[number])
+                levels[number] = known if known is not None else head.view.token_cache.list_levels(parts[number])
             if levels[number]:
                 level = levels[number][at]
                 target -= parts[number].tokens - level.tokens
                 parts[number] = level
-    draft = _Draft(frame.list_parts_ahead(first), parts=parts, omitted=range(frame.view.end, first))
+    draft = _Draft(head.list_parts_ahead(first), parts=parts, omitted=range(head.view.end, first))
     if target > 0:
-        _leave_out(frame, draft, target)
+        _leave_out(head, draft, target)
         draft.omitted_parts = [*gone, *draft.omitted_parts]
     return draft
 
 
-def _find_omitted(frame: _Frame, first: int, target: int, boundary: int) -> dict[tuple[int, int], Block]:
+def _find_omitted(head: _Head, first: int, target: int, boundary: int) -> dict[tuple[int, int], Block]:
     """Return blocks of open rounds that ``_leave_out`` would leave out as a whole, however much shortening the rest
     saves; by their rounds' places and their numbers in there. In a round of thousands of posts these are most."""
-    view = frame.view
+    view = head.view
     start = max(view.closed, view.end)
     if target <= 0 or first != start:
         return {}
-    limit, end = min(frame.clip_limit, frame.step), 0
+    limit, end = min(head.clip_limit, head.step), 0
     # The most that everything but leaving out the free blocks can save: shortening them, and whatever happens to the
     # rest. The rest within the boundary counts twice: it may be shortened, and left out before the free blocks.
     most_saved = 0
     free: dict[tuple[int, int], Block] = {}
-    for place, counted in enumerate(view.growing, start):
+    for place, counted in enumerate(view.open_tail, start):
         for number, block in enumerate(counted.blocks.blocks):
             totals = block.totals
             end += totals.tokens
@@ -496,12 +498,12 @@ def _find_omitted(frame: _Frame, first: int, target: int, boundary: int) -> dict
     return omitted
 
 
-def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
+def _leave_out(head: _Head, draft: _Draft, target: int) -> None:
     """Clip the largest texts in *draft*, and leave out its oldest parts until it is *target* tokens shorter. The newest
     part stays if it can, clipped as far as it takes."""
-    view = frame.view
-    limit = frame.clip_limit
-    room = frame.limit - frame.tokens - frame.note_tokens - sum([part.tokens for part in draft.ahead])
+    view = head.view
+    limit = head.clip_limit
+    room = head.limit - head.tokens - head.note_tokens - sum([part.tokens for part in draft.ahead])
     newest_id = view.newest_id
     parts: list[PromptPart] = []
     back: set[int] = set()
@@ -511,7 +513,7 @@ def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
         # What the agent has just read back is not taken from it again, but for lack of any room.
         if part.group.recalls and part.round_.id == newest_id:
             back.add(number)
-        parts.append(part if number in back or part.tokens <= limit else _clip(frame, part, limit))
+        parts.append(part if number in back or part.tokens <= limit else _clip(head, part, limit))
         if part.pinned:
             room -= part.tokens
         else:
@@ -519,7 +521,7 @@ def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
     free[:-1] = sorted(free[:-1], key=back.__contains__)
     gone: set[int] = set()
     for number in waiting:  # what waits before the newest
-        parts[number] = _clip_to(frame, draft.parts[number], limit, room)
+        parts[number] = _clip_to(head, draft.parts[number], limit, room)
         if parts[number].tokens > room:
             gone.add(number)
         else:
@@ -529,7 +531,7 @@ def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
         # Whole when the agent reads it for the first time; later, it is a text like any other.
         is_whole = view.is_unread(newest.round_, newest.group) and newest.tokens <= room
         most = max(limit, room) if free[-1] in back or is_whole else limit
-        parts[free[-1]] = _clip_to(frame, newest, most, room)
+        parts[free[-1]] = _clip_to(head, newest, most, room)
     target -= sum([part.tokens for part in draft.parts]) - sum([part.tokens for part in parts])
     target -= sum([parts[number].tokens for number in gone])
     for number in free:
@@ -537,8 +539,8 @@ def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
         if target <= 0 or (number == free[-1] and parts[number].tokens <= room):
             break
         part, rest = parts[number], parts[number].tokens - target
-        if rest > frame.step:  # it is so long that too much would go with it
-            clipped = _clip_to(frame, draft.parts[number], part.tokens, rest)
+        if rest > head.step:  # it is so long that too much would go with it
+            clipped = _clip_to(head, draft.parts[number], part.tokens, rest)
             if clipped.tokens <= rest:
                 parts[number] = clipped
                 break
@@ -548,18 +550,18 @@ def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
     draft.omitted_parts = [parts[number] for number in sorted(gone)]
 
 
-def _clip_to(frame: _Frame, part: PromptPart, limit: int, max_tokens: int) -> PromptPart:
+def _clip_to(head: _Head, part: PromptPart, limit: int, max_tokens: int) -> PromptPart:
     """Return *part* with its texts clipped until it is at most *max_tokens* tokens, or as short as may be."""
-    clipped = _clip(frame, part, limit)
+    clipped = _clip(head, part, limit)
     if clipped.tokens > max_tokens:  # begin where it might just fit: one call may have hundreds of results
         costs, share = sorted(part.costs, reverse=True), max_tokens
         while len(costs) > 1 and costs[-1] <= share // len(costs):
             share -= costs.pop()
         limit = _step_down(min(limit, share // len(costs)))
-        clipped = _clip(frame, part, limit)
+        clipped = _clip(head, part, limit)
     while clipped.tokens > max_tokens and limit > MIN_CLIP:
         limit = _step_down(limit * 3 // 4)
-        clipped = _clip(frame, part, limit)
+        clipped = _clip(head, part, limit)
     return clipped
 
 
@@ -568,16 +570,16 @@ def _step_down(limit: int) -> int:
     return max(limit - limit % CLIP_STEP, MIN_CLIP)
 
 
-def _clip(frame: _Frame, part: PromptPart, limit: int) -> PromptPart:
+def _clip(head: _Head, part: PromptPart, limit: int) -> PromptPart:
     """Return *part* with each text of more than *limit* tokens clipped; the same object if it is pinned."""
     if part.pinned or part.tokens <= limit:
         return part
     clipped = {
-        place: clip_message(message, limit, make_post_reference(part.round_, post), frame.count)
+        place: clip_message(message, limit, make_post_reference(part.round_, post), head.count)
         for place, (message, post) in enumerate(zip(part.messages, part.group.posts, strict=True))
         if part.costs[place] > limit
     }
-    return part.with_messages(clipped, "clipped", frame.count)
+    return part.with_messages(clipped, "clipped", head.count)
 
 
 def list_published(view: View, messages: Sequence[Message], report: Report) -> tuple[ShortenedPart, ...]:

@@ -30,7 +30,7 @@ NEW_SHARE = 0.5
 MIN_TARGET = 16
 #: Maximum characters of the query that a summarizer sees above its calls or a result.
 MAX_QUERY = 1_000
-#: Stands for a summary when its frame is counted.
+#: Stands for a summary when its wrapper is counted.
 _WORD = "word"
 
 
@@ -56,24 +56,24 @@ def needs_compactor(strategy: str) -> RuntimeError:
     return RuntimeError(f"{strategy} asks a model, so it runs in a compactor, not where a prompt is composed")
 
 
-def measure_saving(replaced: int, frame: int, previous: int) -> tuple[int, int] | None:
+def measure_saving(replaced: int, wrapper_tokens: int, previous: int) -> tuple[int, int] | None:
     """Return how many tokens longer than the *previous* summary a new one may be before prompts get longer, and the
     length to request so that they get clearly shorter. None if that is no useful length.
 
-    *replaced* is the prompt tokens that it replaces, the previous summary included; *frame* those of the text around
-    it.
+    *replaced* is the prompt tokens that it replaces, the previous summary included; *wrapper_tokens* those of the text
+    around it.
     """
-    new = replaced - frame - previous
+    new = replaced - wrapper_tokens - previous
     target = previous + max(int(NEW_SHARE * new), 1)
     return (new, target) if new > 0 and target >= MIN_TARGET else None
 
 
 def find_saving(view: View, previous: CompactedMessage | None, end: int) -> tuple[int, int, int] | None:
     """Return what ``measure_saving`` returns for a compaction of the first *end* rounds that replaces *previous*, and
-    its frame in tokens."""
+    its wrapper in tokens."""
     start, generation = (previous.end_index, previous.generation) if previous is not None else (0, 0)
     last, count = view.rounds[end - 1], view.token_cache.count
-    # Measure the frame around a word: without one, adjacent line ends would be counted as one token.
+    # Measure the wrapper around a word: without one, adjacent line ends would be counted as one token.
     word = CompactedMessage(
         start_index=1,
         end_index=max(end, 1),
@@ -83,9 +83,9 @@ def find_saving(view: View, previous: CompactedMessage | None, end: int) -> tupl
         generation=generation,
     )
     before = view.count_tokens_before(previous) + view.count_closed_tokens(start, end)
-    frame = view.count_tokens_before(word) - count(_WORD)
-    saving = measure_saving(before, frame, count(previous.summary) if previous is not None else 0)
-    return (*saving, frame) if saving is not None else None
+    wrapper_tokens = view.count_tokens_before(word) - count(_WORD)
+    saving = measure_saving(before, wrapper_tokens, count(previous.summary) if previous is not None else 0)
+    return (*saving, wrapper_tokens) if saving is not None else None
 
 
 Send = Callable[[], Summary]
@@ -237,8 +237,8 @@ def fold(
             is_all = is_last and shown is first_shown
             saving = saving_of_all if is_all else find_saving(view, shown, reached)
         if saving is not None:  # measured in prompts, without transcript markup
-            new, limit, frame = saving
-            source = copy_with(source, tokens=new, frame=frame)
+            new, limit, wrapper_tokens = saving
+            source = copy_with(source, tokens=new, wrapper_tokens=wrapper_tokens)
             target = min(target, limit) if target is not None else None
         elif publishes and is_last:
             return

@@ -89,7 +89,7 @@ def test_it_compacts_when_that_is_cheapest_and_not_after_ten_rounds() -> None:
     assert len(due) == len(session.published) >= 3
     assert {look.reason for look in due} == {"grown"}
     assert all(look.best is not None and look.grown >= max(look.best, look.floor) for look in due)
-    waiting = [look for look in looks if not look.is_due and look.reason == "growing"]
+    waiting = [look for look in looks if not look.is_due and look.reason == "below_best"]
     assert waiting
     assert all(look.best is not None and look.grown < max(look.best, look.floor) for look in waiting)
 

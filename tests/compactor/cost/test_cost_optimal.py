@@ -93,7 +93,7 @@ def test_it_holds_from_the_interval_on_where_the_conversation_costs_least() -> N
 
     last, sizes = said[-1], due.measure_sizes(view_of(memory))
     assert len(said) > 5
-    assert {one.reason for one in said[:-1]} == {"growing"}
+    assert {one.reason for one in said[:-1]} == {"below_best"}
     assert last.reason == "grown"
     assert last.best == pytest.approx(find_best_interval(Prices(), sizes))
     assert last.price == pytest.approx(price_compaction(Prices(), sizes))
@@ -162,7 +162,7 @@ def test_cold_caches_make_it_due_earlier() -> None:
 def test_where_cached_tokens_cost_nothing_only_the_budget_makes_it_due() -> None:
     free = trigger(prices=Prices(cached_input=0), budget=20_000)
     assert cost_evaluation(free, view_of(chat(30))).best is None
-    assert cost_evaluation(free, view_of(chat(30))).reason == "growing"
+    assert cost_evaluation(free, view_of(chat(30))).reason == "below_best"
     assert cost_evaluation(free, view_of(chat(41))).reason == "budget"
 
 
@@ -299,7 +299,7 @@ def test_a_threshold_that_somebody_chose_still_holds(chosen: dict[str, int], is_
     for rounds in (8, 40):
         one = cost_evaluation(due, view_of(chat(rounds, 50)))
         assert one.is_due is (is_due or (rounds == 40 and bool(chosen)))
-        assert one.reason == ("chosen" if one.is_due else "growing")
+        assert one.reason == ("configured" if one.is_due else "below_best")
 
 
 def test_a_number_of_tokens_that_somebody_chose_still_holds() -> None:
@@ -309,7 +309,7 @@ def test_a_number_of_tokens_that_somebody_chose_still_holds() -> None:
 
     assert verdict.token_threshold == 2_000
     assert verdict.cost_evaluation is not None
-    assert verdict.cost_evaluation.reason == "chosen"
+    assert verdict.cost_evaluation.reason == "configured"
     assert not trigger(config, min_new_tokens=100_000)(view_of(chat(3)))
     assert trigger(config, min_new_tokens=100_000)(view_of(chat(51, 20)))
 

@@ -209,7 +209,7 @@ def test_every_check_and_every_reason_to_do_nothing_has_words() -> None:
     [
         ("compaction.evaluated", {"rounds": 9, "tail": 4, "is_due": False}, "no compaction is due"),
         ("compaction.skipped", {"reason": "limited"}, "waits in the queue"),
-        ("compaction.cost_evaluated", {"is_due": False, "reason": "growing", "tokens": 1_200}, "1,200 tokens now"),
+        ("compaction.cost_evaluated", {"is_due": False, "reason": "below_best", "tokens": 1_200}, "1,200 tokens now"),
         ("compaction.deferred", {"shows": False, "reason": "saving"}, "Defers the prepared summary"),
         ("compaction.started", {"start": 1, "end": 7, "tokens_before": 900}, "rounds 1 to 7"),
         ("compaction.prepared", {"start": 1, "end": 7}, "passed its checks"),
