@@ -397,7 +397,7 @@ class ContextCompactor:
         that has failed."""
         cycle, failures = self._cycle, self._runner.failures
         names = ", ".join(getattr(one, "__name__", type(one).__name__) for one in cycle.strategies)
-        lines = [*cycle.trigger.describe(self.config), *cycle.experience.describe()]
+        lines = [*cycle.trigger.describe(self.config), *cycle.summarizer_stats.describe()]
         if failures:
             compaction = self.get_compaction()
             often = "once" if failures == 1 else f"{failures} times in a row"

@@ -44,7 +44,7 @@ from .plan import render_plan
 from .prompt.groups import Message
 from .prompt.token_cache import TokenCache, get_token_cache
 from .summarize import Run, Work
-from .summarizers.base import Experience, Summarizer, Summary
+from .summarizers.base import Summarizer, SummarizerStats, Summary
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
 from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, find_encoding, window_of
@@ -96,7 +96,7 @@ class Cycle:
     #: Where coroutines of the host run.
     coroutines: Coroutines = field(default_factory=Coroutines)
     #: What the summarizer's answers have been like so far.
-    experience: Experience = field(default_factory=Experience)
+    summarizer_stats: SummarizerStats = field(default_factory=SummarizerStats)
     #: Decides when a prepared compaction is shown; None: at once.
     deferral: Deferral | None = None
     #: Returns the tokens of the system messages in front; None: there are none.
@@ -169,7 +169,7 @@ class Cycle:
                         raise
                     continue
                 if not current.has_prepared or run.forced:
-                    return current.published
+                    return current.last_published
                 prepared_at = current.work.base  # it is weighed with what has happened while it was made
         finally:
             coroutines_used.reset(token)
@@ -367,7 +367,7 @@ class StrategyPass:
             call=ask,
             forbidden=self._forbidden,
             journal=cycle.journal,
-            experience=cycle.experience,
+            summarizer_stats=cycle.summarizer_stats,
             rounds=rounds,
             read_rounds=cycle.read_rounds,
             base=state.generation,
@@ -391,7 +391,7 @@ class StrategyPass:
         #: The deferred compaction; and the view as it will be when that is shown: triggers and strategies go by it.
         self.deferred: CompactedMessage | None = None
         self.ahead = view
-        self.published: CompactedMessage | None = None
+        self.last_published: CompactedMessage | None = None
         #: Whether it has prepared one to be deferred, and whether it has changed anything at all.
         self.has_prepared = False
         self._has_changed = False
@@ -442,9 +442,9 @@ class StrategyPass:
             is_behind = view.end < view.total and (verdict.is_due or due is not None)
             cycle.behind_since = view.rounds[view.end].created_at if is_behind else None
             if not is_behind:
-                cycle.experience.due_at = None
-            elif cycle.experience.due_at is None:
-                cycle.experience.due_at = cycle.monotonic()
+                cycle.summarizer_stats.due_at = None
+            elif cycle.summarizer_stats.due_at is None:
+                cycle.summarizer_stats.due_at = cycle.monotonic()
             if verdict.is_due:
                 return verdict
             if due is not None:  # the tail has outgrown the deferred compaction
@@ -496,18 +496,18 @@ class StrategyPass:
                 self.show_deferred()
             view, number = self.ahead, len(cycle.strategies)
             if (self._has_changed or self._failed) and (
-                self.published is None if run.forced else view.is_offline or cycle.trigger.verdict(view).is_due
+                self.last_published is None if run.forced else view.is_offline or cycle.trigger.verdict(view).is_due
             ):
                 if not run.forced and number > 1:
                     tokens = view.tokens
                     cycle.emit(Exhausted(role=view.role, generation=work.base, strategies=number, tokens=tokens))
                 if self._failed:
                     raise self._failed[0]
-        cycle.behind_since = cycle.experience.due_at = None
+        cycle.behind_since = cycle.summarizer_stats.due_at = None
         if not self._has_changed:
             nothing = Skip.NOTHING_CLOSED if self.ahead.closed <= self.ahead.end else Skip.NOTHING_NEW
             self._skip(Skip.TOO_LITTLE if self._has_too_little else nothing, run)
-        elif self.published is not None and self.view.rounds.snapshot is not None:
+        elif self.last_published is not None and self.view.rounds.snapshot is not None:
             _ = self.view.prefix_sums  # forgets what is covered now, rather than at the next evaluation
 
     def _note_failure(self, error: Exception, run: Run) -> None:
@@ -627,10 +627,10 @@ class StrategyPass:
         first, last = bisect_left(numbers, overlay.first_number), bisect_right(numbers, overlay.last_number)
         covered = [*((0,) if overlay.covers(0) else ()), *numbers[first:last]]
         before = [pair for number in covered for pair in messages.get(number, ())]
-        self._see(copy_with(view, published=reductions, as_composed=False), self.deferred)
+        self._see(copy_with(view, given_reductions=reductions, as_composed=False), self.deferred)
         self._has_changed = True
         if self._run is not None:
-            self._run.reduced = True
+            self._run.has_reduced = True
         cycle.emit(
             Reduced(
                 role=view.role,
@@ -709,7 +709,7 @@ class StrategyPass:
                 raise StaleCompaction("evaluate_again") from stale
             raise
         if self._run is not None:
-            self._run.published = True
+            self._run.has_published = True
         cycle.emit(
             Published(
                 role=view.role,
@@ -733,7 +733,7 @@ class StrategyPass:
             )
         )
         self._go_on_from(published, overlay.end_index)
-        self.published = self.view.compaction
+        self.last_published = self.view.compaction
 
     def _go_on_from(self, published: CompactedMessage, end: int) -> None:
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.

@@ -501,10 +501,10 @@ class Runner:
         """Take *run*'s outcome, and start the next step. The run ends even if this fails."""
         with self._lock:
             self._backoff = None
-            self._index_due |= run.published and self._cycle.journal.has_index
+            self._index_due |= run.has_published and self._cycle.journal.has_index
             # What failed before counts no more; but a reduction without a model says nothing of one that failed.
             answered = run.request_kind or not self._model_failed
-            if run.published or (run.reduced and error is None and answered):
+            if run.has_published or (run.has_reduced and error is None and answered):
                 self._discards, self.failures, self.last_error = 0, 0, None
             outcome = decide_consequences(error, self._discards, forced=run.forced)
             self._discards = outcome.discards

@@ -27,9 +27,9 @@ from .journal import JournalWriter
 from .summarizers.base import (
     ASSUMED,
     Continued,
-    Experience,
     RequestKind,
     Summarizer,
+    SummarizerStats,
     Summary,
     SummaryRequest,
     add_usage,
@@ -97,8 +97,8 @@ class Run:
     #: Its outcome is known, or it was given up; nothing more that it does counts.
     over: bool = False
     #: It has published a compaction; a reduction.
-    published: bool = False
-    reduced: bool = False
+    has_published: bool = False
+    has_reduced: bool = False
     #: Why it did nothing.
     skip_reason: Skip | None = None
     #: What the summarizer was asked for last.
@@ -129,7 +129,7 @@ class Work:
     #: The sizes that are over their thresholds: a strategy that lowers none of them need not run. None: unknown.
     exceeds: frozenset[Size] | None = None
     #: What the summarizer's answers have been like so far.
-    experience: Experience = field(default_factory=Experience)
+    summarizer_stats: SummarizerStats = field(default_factory=SummarizerStats)
     #: The ``Prices`` that the trigger goes by, if it has any.
     prices: object = None
     #: Returns an instruction as a continuation of the agent's last prompt, if that shows the previous compaction and,
@@ -188,7 +188,7 @@ class Work:
         """
         if self.style == "continue" or not self.model:
             return True
-        return agent == self.model if agent else self.experience.shares_cache
+        return agent == self.model if agent else self.summarizer_stats.shares_cache
 
     def reads(self, payload: Mapping[str, Any]) -> bool:
         """Return whether the summarizer's model made *payload*, or one of its provider's that it may read."""
@@ -289,7 +289,7 @@ class Work:
         is_kept = accepted is not None
         if accepted is None:
             self._reserve_and_lease(request)
-            due_at, self.experience.due_at = self.experience.due_at, None
+            due_at, self.summarizer_stats.due_at = self.summarizer_stats.due_at, None
             waited = self.monotonic() - due_at if due_at is not None else 0.0
             self.emit(Started(**span, tokens_before=tokens_before, waited=waited))
             is_addition = shown is None and previous is not None
@@ -338,7 +338,7 @@ class Work:
             told = answer if isinstance(answer, Summary) else Summary("")
             usage = add_usage(usage, told.usage)
             remember = partial(
-                self.experience.note_answer,
+                self.summarizer_stats.note_answer,
                 request.kind,
                 told,
                 continued=asked.continued is not None,

@@ -49,7 +49,7 @@ class View(ValueObject):
     #: Whether overlays are what they were in the newest prompt, as far as is known.
     as_composed: bool = True
     #: The reductions as they are now, where that is not as in the snapshot: a cycle has published some.
-    published: Reductions | None = None
+    given_reductions: Reductions | None = None
     #: Tools whose calls and results no strategy reduces, by name.
     exempt_tools: frozenset[str] = frozenset()
     #: Where prompts begin, while the compaction is deferred and they show what it covers: that stays counted.
@@ -78,7 +78,7 @@ class View(ValueObject):
         put(self, "generation", self.compaction.generation if self.compaction is not None else 0)
         put(self, "tail_length", self.total - self.end)
         put(self, "role", self.token_cache.role)
-        put(self, "reductions", self.rounds.reductions if self.published is None else self.published)
+        put(self, "reductions", self.rounds.reductions if self.given_reductions is None else self.given_reductions)
 
     @property
     def tail(self) -> tuple[Round, ...]:

@@ -681,7 +681,7 @@ class Memory(Log):
             if (
                 now.hidden is before.hidden
                 and now.redactions == before.redactions
-                and now.published.get(role) is before.published.get(role)
+                and now.publications.get(role) is before.publications.get(role)
             ):
                 rounds = Rounds(now, role, include_failed=include_failure_rounds)
                 return rounds, rounds.anchor(compaction)

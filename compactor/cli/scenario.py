@@ -344,7 +344,7 @@ class Demo(Side):
         agent.stats.add_prompt(
             prompt,
             agent.record_prompt(prompt, extra),
-            View(rounds, None, agent.token_cache, header + extra, published=Reductions()).tokens,
+            View(rounds, None, agent.token_cache, header + extra, given_reductions=Reductions()).tokens,
             budget=BUDGET,
             orphaned=count_orphaned_calls(prompt.messages) + count_open_calls(prompt.messages),
             has_query=is_verbatim({"role": "user", "content": self.asked}, prompt.messages),

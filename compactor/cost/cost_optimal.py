@@ -290,7 +290,7 @@ class CostOptimal(Trigger):
         if self._delta_tokens is not None or view.work is None or passes is None:
             return self._delta_tokens, 1.0, 0.0
         form, period, full, each = choose_form(
-            view.work.experience,
+            view.work.summarizer_stats,
             self.prices.with_cold(view.usage.cold),
             style=style,
             calls=calls,
@@ -300,7 +300,7 @@ class CostOptimal(Trigger):
         waits = max(passes + 1 - MAX_PASSES, 0.0) * view.end / max(view.find_due_end(self._config) - view.end, 1)
         carried = each * waits * calls / 2 if form != "full" else 0.0
         rereads = 1 / period if form == "addition" else 1.0
-        return (full + (period - 1) * each) / period + (view.work.experience.thoughts or 0.0), rereads, carried
+        return (full + (period - 1) * each) / period + (view.work.summarizer_stats.thoughts or 0.0), rereads, carried
 
     @property
     def _first_summary(self) -> int:
@@ -311,7 +311,7 @@ class CostOptimal(Trigger):
         """Return the style of requests: the given one, or else by the cache hits so far."""
         if self._style is not None or view.work is None:
             return self._style or "separate"
-        return "continue" if view.work.experience.continued else "separate"
+        return "continue" if view.work.summarizer_stats.continued else "separate"
 
     def _weigh(self, view: View) -> Verdict:
         self._measure_latency(view)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from ..summarizers.base import Experience, Style
+from ..summarizers.base import Style, SummarizerStats
 from .prices import Prices
 
 #: Form of the next notes: changes to the present ones; additional notes on the new rounds alone; or all notes anew.
@@ -53,7 +53,7 @@ def choose_length(form: Form, target: int | None) -> int | None:
 
 
 def choose_form(
-    experience: Experience, prices: Prices, *, style: Style, calls: float, target: int | None, takes_changes: bool
+    stats: SummarizerStats, prices: Prices, *, style: Style, calls: float, target: int | None, takes_changes: bool
 ) -> FormChoice:
     """Return the cheapest way to write the next notes, with *target* tokens in all.
 
@@ -61,13 +61,13 @@ def choose_form(
     predict the length of the next ones; without any, the requested length counts. Each option is priced as if it
     continued forever: longer notes cost more in each prompt and each request, and full notes cost more output.
     """
-    full = experience.full or min(choose_length("full", target) or DEFAULT_NOTES, DEFAULT_NOTES)
-    changes = experience.edits if experience.edits is not None else FIRST_CHANGES * full
-    asks_for_changes = takes_changes and experience.keeps_form
-    addition = experience.addition or min(choose_length("addition", target) or full, full)
+    full = stats.full or min(choose_length("full", target) or DEFAULT_NOTES, DEFAULT_NOTES)
+    changes = stats.edits if stats.edits is not None else FIRST_CHANGES * full
+    asks_for_changes = takes_changes and stats.keeps_form
+    addition = stats.addition or min(choose_length("addition", target) or full, full)
     # An addition replaces nothing, so edits are tried first. After the agent's prompt, a model would repeat the notes
     # that are in it.
-    may_add = style == "separate" and not (asks_for_changes and experience.edits is None)
+    may_add = style == "separate" and not (asks_for_changes and stats.edits is None)
     stay_price, output = prices.cached_input * calls, prices.summarizer_output
     read = prices.cached_input if style == "continue" else prices.summarizer_input
     options: list[tuple[float, Form, int]] = []

@@ -27,7 +27,7 @@ from .groups import Message, MessageGroup, copy_messages, measure_depth
 from .layout import Layout, SummaryAs, count_added, place_in_front
 from .open_rounds import Block, OpenRoundTokens
 from .shorten import LEVELS, PromptPart, ShortenedPart, clip_message, clip_text, make_omission_note, measure_reduction
-from .token_cache import MAX_OPEN_GROUPS, Published
+from .token_cache import MAX_OPEN_GROUPS, PublishedReductions
 
 #: Where what stands in front takes most of the budget, a step is this share of what it leaves: else a cut would leave
 #: next to nothing.
@@ -591,7 +591,7 @@ def list_published(view: View, messages: Sequence[Message], report: Report) -> t
     further, omitted = {one.ref for one in report.reductions}, frozenset(report.omitted_rounds)
     contents = {str(message.get("content")) for message in messages} if omitted else set()
     token_cache, published = view.token_cache, list[ShortenedPart]()
-    known, token_cache.published = token_cache.published, {}
+    known, token_cache.published_reductions = token_cache.published_reductions, {}
     places = {round_id: (view.rounds.find_end(round_id) or 0) - 1 for round_id in view.reductions.by_round}
     for round_id, place in sorted(places.items(), key=lambda item: item[1]):
         if place not in view.places:
@@ -600,7 +600,7 @@ def list_published(view: View, messages: Sequence[Message], report: Report) -> t
         found = known.get(round_id)
         if found is None or found.moment != moment or found.reductions is not reductions:
             found = _measure_published(view, view.rounds[place], reductions)
-        token_cache.published[round_id] = found
+        token_cache.published_reductions[round_id] = found
         if found.number in omitted:
             pairs = zip(reductions, found.reduced, strict=True)
             reduced = [one for reduction, one in pairs if reduction.text and reduction.text in contents]
@@ -610,7 +610,7 @@ def list_published(view: View, messages: Sequence[Message], report: Report) -> t
     return tuple(published)
 
 
-def _measure_published(view: View, round_: Round, reductions: tuple[Reduction, ...]) -> Published:
+def _measure_published(view: View, round_: Round, reductions: tuple[Reduction, ...]) -> PublishedReductions:
     """Return the reports on the published *reductions* of a round. Each is counted once."""
     known, moment, reduced = view.token_cache.reduced, view.rounds.redactions, list[ShortenedPart]()
     for reduction in reductions:
@@ -621,4 +621,4 @@ def _measure_published(view: View, round_: Round, reductions: tuple[Reduction, .
                 known.clear()  # another thread may be at this too, so nothing is read back from there
             known[key] = measured = measure_reduction(round_, reduction, view.token_cache.count)
         reduced.append(measured)
-    return Published(round_.number, moment, reductions, tuple(reduced))
+    return PublishedReductions(round_.number, moment, reductions, tuple(reduced))

@@ -109,7 +109,7 @@ class PromptLimits:
     seconds: dict[int, float] = field(default_factory=dict)
 
 
-class Published(NamedTuple):
+class PublishedReductions(NamedTuple):
     """The published reductions of a round, as reports list them."""
 
     #: The round's number in the log.
@@ -133,7 +133,7 @@ class TokenCache:
         self.tool_tokens = 0
         #: What reports say of published reductions, each counted once; and of those in the last prompt, by round.
         self.reduced: dict[object, ShortenedPart] = {}
-        self.published: dict[str, Published] = {}
+        self.published_reductions: dict[str, PublishedReductions] = {}
         # No lock for these: the worst that two threads can do is to count something twice.
         self._texts: dict[tuple[int, int], int] = {}
         self._open: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -214,7 +214,7 @@ class TokenCache:
         """Have the next call go on from *prefix*, and let go of everything else. Called with the lock."""
         (_, before, last_origin), self._summed = self._summed, (prefix, moment, origin)
         if before and before[0] != moment[0]:  # nothing that was erased is kept
-            self._shortened, self.published = {}, {}
+            self._shortened, self.published_reductions = {}, {}
             if (last := self.prompt_limits.last_prompt) is not None and last.rounds.redactions != moment[0]:
                 self.prompt_limits.last_prompt = None
             for round_id in erased:

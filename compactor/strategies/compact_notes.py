@@ -98,10 +98,10 @@ class NotesQuestion(SummaryQuestion):
         if "addition" in refused or not TOO_LONG.isdisjoint(refused):
             return "full"
         prices = self.work.prices if isinstance(self.work.prices, Prices) else Prices()
-        experience = self.work.experience
+        stats = self.work.summarizer_stats
         takes_changes = self.work.takes_changes and not refused
         choice = choose_form(
-            experience,
+            stats,
             prices.with_cold(view.usage.cold),
             style=style,
             calls=max(view.count_calls_after(view.end), 1),
@@ -109,9 +109,9 @@ class NotesQuestion(SummaryQuestion):
             takes_changes=takes_changes,
         )
         form = choice.form
-        longest = view.token_cache.count(previous.summary) + (experience.addition or experience.full or 0)
+        longest = view.token_cache.count(previous.summary) + (stats.addition or stats.full or 0)
         if form == "addition" and self.target_tokens and longest > MAX_OVER_TARGET * self.target_tokens:
-            if not (takes_changes and experience.keeps_form):
+            if not (takes_changes and stats.keeps_form):
                 return "full"
             form = "changes"  # the addition would be refused
         if previous.extra.get(WRITTEN_AGO, 0) + 1 < choice.period:

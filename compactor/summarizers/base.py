@@ -152,7 +152,7 @@ def add_usage(usage: Mapping[str, int] | None, more: Mapping[str, int] | None) -
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Experience:
+class SummarizerStats:
     """Statistics of the answers to one compactor; lengths in tokens, None: unknown. Only one thread writes it."""
 
     #: Length of an answer with all notes, of one with changes, and of one with notes on the new rounds alone.

@@ -91,7 +91,7 @@ def _make_role(now: Snapshot, role: str) -> _Role:
     return _Role(
         generation=state.generation if state else None,
         held_round_id=state.revert_round_id if state else None,
-        published=now.published.get(role, ()),
+        published=now.publications.get(role, ()),
         prepared=tuple(now.prepared.get(role, ())),
         reductions=_Reductions(version=reductions.version, places=entries) if reductions else None,
         # Two values, as older versions read them, if that loses nothing.

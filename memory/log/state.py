@@ -282,7 +282,7 @@ class Snapshot(ValueObject):
     #: By role: its state, and its publications that were not reverted, oldest first: each the number of the entry and
     #: of the last round that it covers (0: not known).
     journals: Mapping[str, JournalState] = field(default_factory=lambda: _NO_ITEMS)
-    published: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=lambda: _NO_ITEMS)
+    publications: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=lambda: _NO_ITEMS)
     #: Each role's answers of a summarizer that were paid for since its last publication, by the entry's number.
     prepared: Mapping[str, Mapping[int, CompactionPrepared]] = field(default_factory=lambda: _NO_ITEMS)
     #: Each role's current reductions of rounds that its compaction does not cover. A revert reads the others again.
@@ -370,7 +370,7 @@ class Snapshot(ValueObject):
 
     def list_published_before(self, role: str, number: int) -> tuple[tuple[int, int], ...]:
         """Return *role*'s publications that do not cover the round of that *number*: entries and ends."""
-        return tuple((entry, end) for entry, end in self.published.get(role, ()) if end < number)
+        return tuple((entry, end) for entry, end in self.publications.get(role, ()) if end < number)
 
     def get_overlay_version(self, role: str) -> tuple[int, int, int]:
         """Return numbers that change whenever *role*'s overlays do, or rounds are hidden."""
@@ -413,7 +413,7 @@ class Snapshot(ValueObject):
         May raise ``StoreError``."""
         if left and current is None:
             entry, current = left[-1][0], self.get_journal(role).current
-            if left[-1:] != self.published.get(role, ())[-1:]:
+            if left[-1:] != self.publications.get(role, ())[-1:]:
                 current = self.archive.read_records([entry], CompactionPublished)[entry].compaction
         reductions, epoch = self.reductions, self.epoch
         if role in reductions:
@@ -423,7 +423,7 @@ class Snapshot(ValueObject):
             epoch += not shown.keys() <= before.by_round.keys()
         return self.copy_with(
             journals={**self.journals, role: JournalState(generation, current, revert_round_id)},
-            published={**self.published, role: left},
+            publications={**self.publications, role: left},
             prepared={other: answers for other, answers in self.prepared.items() if other != role},
             reductions=reductions,
             usages=forget_length(self.usages, role) if role in self.usages else self.usages,
@@ -583,7 +583,7 @@ def withdraw_covering(now: Snapshot, number: int) -> Snapshot:
 
     May raise ``StoreError``, because it reads the compaction that is shown instead: try it before the round is hidden
     in the log."""
-    for role, published in now.published.items():
+    for role, published in now.publications.items():
         if any(end >= number for _, end in reversed(published)):  # the last one reaches furthest
             state, left = now.get_journal(role), now.list_published_before(role, number)
             now = now.with_publications(role, state.generation + 1, left, revert_round_id=state.revert_round_id)
@@ -607,7 +607,7 @@ def revert_publication(now: Snapshot, role: str, generation: int) -> Snapshot:
     May raise ``StoreError``, because it reads the compaction before that. So try it before the revert is written:
     nobody could read the log behind one that fails."""
     newest = now.get_round_at(now.total).id if now.total else ""
-    return now.with_publications(role, generation, now.published.get(role, ())[:-1], revert_round_id=newest)
+    return now.with_publications(role, generation, now.publications.get(role, ())[:-1], revert_round_id=newest)
 
 
 def _apply_overlay(now: Snapshot, record: Record | None) -> Snapshot:
@@ -621,7 +621,7 @@ def _apply_overlay(now: Snapshot, record: Record | None) -> Snapshot:
                 del answers[alike[0]]
             return now.copy_with(prepared={**now.prepared, role: answers})
         case CompactionPublished(role=role, compaction=compaction):
-            published = (*now.published.get(role, ()), (now.number, compaction.end_number or 0))
+            published = (*now.publications.get(role, ()), (now.number, compaction.end_number or 0))
             return now.with_publications(role, compaction.generation, published, current=compaction)
         case CompactionReverted(role=role, generation=generation):
             return revert_publication(now, role, generation)

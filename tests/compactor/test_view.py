@@ -250,7 +250,7 @@ def test_a_view_may_be_told_what_has_just_been_published() -> None:
     before = view_of(memory)
     reduced(memory, 1, 2, "dropped")
 
-    after = replace(before, published=memory.rounds_getter("assistant")().reductions)
+    after = replace(before, given_reductions=memory.rounds_getter("assistant")().reductions)
 
     assert before.tokens > after.tokens == view_of(memory).tokens
 

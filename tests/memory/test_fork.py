@@ -291,8 +291,8 @@ class Copies(Overlays):
         assert list(fork.conversation.rounds) == list(memory.conversation.rounds[:at_round])
         assert fork.pins() == tuple(pin for pin in memory.pins() if int(pin[1:].split(".")[0]) <= at_round)
         for role in ROLES:
-            ends = [end for _, end in memory.snapshot.published.get(role, ()) if end <= at_round]
-            assert [end for _, end in fork.snapshot.published.get(role, ())] == ends
+            ends = [end for _, end in memory.snapshot.publications.get(role, ()) if end <= at_round]
+            assert [end for _, end in fork.snapshot.publications.get(role, ())] == ends
             assert fork.journal(role).read().generation <= memory.journal(role).read().generation
             before, after = memory.snapshot, fork.snapshot
             for round_ in fork.conversation.rounds:

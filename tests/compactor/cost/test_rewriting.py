@@ -17,7 +17,7 @@ from compactor.cost.rewriting import (
     choose_length,
     compute_period_cost,
 )
-from compactor.summarizers.base import MAX_REFUSED, Experience
+from compactor.summarizers.base import MAX_REFUSED, SummarizerStats
 
 TOKENS = st.floats(1, 100_000)
 PRICES = st.builds(
@@ -33,9 +33,9 @@ CALLS = st.floats(1, 1_000)
 MORE = st.floats(0, 1_000)
 
 
-def choose_ticket(experience: Experience, prices: Prices, **more: Any) -> tuple[str, int]:
+def choose_ticket(stats: SummarizerStats, prices: Prices, **more: Any) -> tuple[str, int]:
     given: dict[str, Any] = {"style": "continue", "calls": 10, "target": 800, "takes_changes": True} | more
-    return choose_form(experience, prices, **given)[:2]
+    return choose_form(stats, prices, **given)[:2]
 
 
 @given(
@@ -75,8 +75,8 @@ def test_changes_of_a_quarter_never_cost_more_than_writing_in_full_where_output_
     """Until the notes are read one and a half times as often as an output token costs: from there on, only the limit of
     rewriting, which keeps what they say from passing through the model each time, costs more than plain rewriting."""
     changes = max(share * full, 1e-9)
-    experience = Experience(full=full, edits=changes)
-    form, period = choose_ticket(experience, prices, style=style, calls=calls)
+    stats = SummarizerStats(full=full, edits=changes)
+    form, period = choose_ticket(stats, prices, style=style, calls=calls)
     read = prices.cached_input if style == "continue" else prices.summarizer_input
     held, output = prices.cached_input * calls, prices.summarizer_output
     asked_for = min(full, choose_length("addition", 800) or full)
@@ -108,8 +108,8 @@ def test_what_is_chosen_is_allowed(
     takes: bool,
 ) -> None:
     """No changes of a model that refuses them, no addition behind the agent's prompt, and nothing too often."""
-    experience = Experience(full=full, edits=changes, asked_for_changes=refused + answered, refused_changes=refused)
-    form, period = choose_ticket(experience, prices, style=style, calls=calls, takes_changes=takes)
+    stats = SummarizerStats(full=full, edits=changes, asked_for_changes=refused + answered, refused_changes=refused)
+    form, period = choose_ticket(stats, prices, style=style, calls=calls, takes_changes=takes)
     keeps = refused < MAX_REFUSED or refused < answered
     assert form != "changes" or (takes and keeps)
     assert form != "addition" or style == "separate"
@@ -120,18 +120,18 @@ def test_what_is_chosen_is_allowed(
 @given(full=TOKENS, changes=TOKENS, prices=PRICES, calls=CALLS, more=st.floats(0, 1_000))
 def test_the_period_follows_the_prices(full: float, changes: float, prices: Prices, calls: float, more: float) -> None:
     """The dearer the output, the rarer are all notes written anew; the more often they are read, the more often."""
-    experience = Experience(full=full, edits=changes)
-    _, period = choose_ticket(experience, prices, calls=calls)
+    stats = SummarizerStats(full=full, edits=changes)
+    _, period = choose_ticket(stats, prices, calls=calls)
     dearer = replace(prices, summarizer_output=prices.summarizer_output + more)
     if changes <= 0.999 * full:  # else all periods cost the same, but for rounding
-        assert choose_ticket(experience, dearer, calls=calls)[1] >= period
-    assert choose_ticket(experience, prices, calls=calls + more)[1] <= period
+        assert choose_ticket(stats, dearer, calls=calls)[1] >= period
+    assert choose_ticket(stats, prices, calls=calls + more)[1] <= period
 
 
 @given(full=TOKENS, addition=st.none() | TOKENS, prices=PRICES, calls=CALLS)
 def test_changes_come_before_an_addition(full: float, addition: float | None, prices: Prices, calls: float) -> None:
     """An addition replaces nothing, so it is no choice until the length of changes is known."""
-    form, _ = choose_ticket(Experience(full=full, addition=addition), prices, style="separate", calls=calls)
+    form, _ = choose_ticket(SummarizerStats(full=full, addition=addition), prices, style="separate", calls=calls)
     assert form == "changes"
 
 
@@ -140,7 +140,7 @@ def test_an_addition_counts_by_the_length_that_is_requested(changes: float, form
     """Until there was one: so long changes are a reason to try it."""
     assert choose_length("addition", 800) == 120
     prices = Prices(summarizer_input=0.1)  # else reading the notes each time would cost more than either
-    assert choose_ticket(Experience(full=900, edits=changes), prices, style="separate", target=800)[0] == form
+    assert choose_ticket(SummarizerStats(full=900, edits=changes), prices, style="separate", target=800)[0] == form
 
 
 @given(full=TOKENS, changes=TOKENS, prices=PRICES, calls=CALLS, more=st.floats(0, 100_000))
@@ -148,6 +148,6 @@ def test_longer_changes_are_never_a_reason_to_ask_for_changes(
     full: float, changes: float, prices: Prices, calls: float, more: float
 ) -> None:
     """What is no longer chosen because it is long is not chosen when it is longer."""
-    form, _ = choose_ticket(Experience(full=full, edits=changes), prices, style="separate", calls=calls)
-    longer, _ = choose_ticket(Experience(full=full, edits=changes + more), prices, style="separate", calls=calls)
+    form, _ = choose_ticket(SummarizerStats(full=full, edits=changes), prices, style="separate", calls=calls)
+    longer, _ = choose_ticket(SummarizerStats(full=full, edits=changes + more), prices, style="separate", calls=calls)
     assert form == "changes" or longer == "addition"

@@ -512,7 +512,7 @@ def test_what_is_remembered_of_reductions_is_bounded() -> None:
     (told,) = compose(memory, "assistant", budget=10_000, counter=count_tokens).report.reductions
     (key,) = token_cache.reduced
     token_cache.reduced = dict.fromkeys(range(MAX_OPEN_GROUPS), told)
-    token_cache.published.clear()
+    token_cache.published_reductions.clear()
 
     assert compose(memory, "assistant", budget=10_000, counter=count_tokens).report.reductions == (told,)
     assert list(token_cache.reduced) == [key]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import Summary
-from compactor.summarizers.base import MAX_ANSWER, MAX_REFUSED, Experience
+from compactor.summarizers.base import MAX_ANSWER, MAX_REFUSED, SummarizerStats
 
 COUNTS = st.integers(-(2**70), 2**70) | st.sampled_from([0, 1, 2**53, 2**53 + 1])
 NONSENSE = st.none() | st.text(max_size=5) | st.floats() | st.booleans() | st.lists(st.integers(), max_size=2)
@@ -27,25 +27,23 @@ ANSWERS = st.lists(
 )
 
 
-def noted(*answers: tuple[Any, Any, int, bool, bool]) -> Experience:
-    experience = Experience()
+def noted(*answers: tuple[Any, Any, int, bool, bool]) -> SummarizerStats:
+    stats = SummarizerStats()
     for kind, usage, tokens, continued, refused in answers:
         check = "malformed" if refused else ""
-        experience.note_answer(kind, Summary("Noted.", usage), tokens, continued=continued, refused=check)
-    return experience
+        stats.note_answer(kind, Summary("Noted.", usage), tokens, continued=continued, refused=check)
+    return stats
 
 
 @given(ANSWERS)
 def test_any_usage_in_any_order_gives_a_sound_estimate(answers: list[Any]) -> None:
     """Nothing raises; shares are shares, and lengths such as a model can write."""
-    experience = noted(*answers)
-    assert experience.cached_share is None or 0 <= experience.cached_share <= 1
-    for length in (experience.full, experience.edits):
+    stats = noted(*answers)
+    assert stats.cached_share is None or 0 <= stats.cached_share <= 1
+    for length in (stats.full, stats.edits):
         assert length is None or (math.isfinite(length) and 0 <= length <= max(MAX_ANSWER, 10**6))
-    assert (
-        0 <= experience.refused_changes <= experience.asked_for_changes == sum(one[0] == "changes" for one in answers)
-    )
-    assert not any(word in line for line in experience.describe() for word in ("nan", "inf "))
+    assert 0 <= stats.refused_changes <= stats.asked_for_changes == sum(one[0] == "changes" for one in answers)
+    assert not any(word in line for line in stats.describe() for word in ("nan", "inf "))
 
 
 @given(
@@ -59,11 +57,11 @@ def test_hits_make_up_for_a_miss_and_misses_for_hits(prompts: list[tuple[int, fl
     rng.shuffle(usages)
     hit, miss = {"input_tokens": 100, "cached_tokens": 100}, {"input_tokens": 100, "cached_tokens": 0}
     for last, is_shared in (([], None), ([hit, miss], True), ([miss, miss, miss], False)):
-        experience = noted(*[("rounds", usage, 10, True, False) for usage in (*usages, *last)])
-        assert experience.cached_share is not None
-        assert is_shared in (None, experience.shares_cache)
+        stats = noted(*[("rounds", usage, 10, True, False) for usage in (*usages, *last)])
+        assert stats.cached_share is not None
+        assert is_shared in (None, stats.shares_cache)
         if not last:
-            assert min(shares) <= experience.cached_share <= max(shares)
+            assert min(shares) <= stats.cached_share <= max(shares)
 
 
 @given(ANSWERS)
@@ -85,21 +83,21 @@ def test_an_answer_without_usage_shows_no_hit() -> None:
 @given(st.lists(st.booleans(), max_size=20))
 def test_a_model_keeps_the_form_unless_it_mostly_does_not(refusals: list[bool]) -> None:
     """One refusal is forgiven; from the second on, most lists have to be good."""
-    experience = noted(*[("changes", None, 10, False, refused) for refused in refusals])
+    stats = noted(*[("changes", None, 10, False, refused) for refused in refusals])
     bad = sum(refusals)
-    assert experience.keeps_form == (bad < MAX_REFUSED or bad < len(refusals) - bad)
+    assert stats.keeps_form == (bad < MAX_REFUSED or bad < len(refusals) - bad)
 
 
 @given(st.lists(st.integers(1, 5_000), min_size=1, max_size=20))
 def test_mean_lengths_lie_between_the_shortest_and_the_longest(lengths: list[int]) -> None:
     """Of the texts that were accepted; what a model is charged for beyond its text are thoughts."""
-    experience = noted(
+    stats = noted(
         *[("changes", {"output_tokens": length + 1_200}, length, False, False) for length in lengths],
         *[("rounds", None, length, False, False) for length in lengths],
         ("changes", {"output_tokens": 10**5}, 7, False, True),
         ("rounds", {"output_tokens": 10**5}, 7, False, True),
     )
-    for mean in (experience.edits, experience.full):
+    for mean in (stats.edits, stats.full):
         assert mean is not None
         assert min(lengths) <= mean <= max(lengths)
     alone = noted(*[("changes", {"output_tokens": length + 1_200}, length, False, False) for length in lengths])
@@ -108,19 +106,19 @@ def test_mean_lengths_lie_between_the_shortest_and_the_longest(lengths: list[int
 
 def test_an_addition_is_no_measure_of_all_notes() -> None:
     """Notes on a few new rounds are short; all notes are not, and what they cost is weighed by their own length."""
-    experience = noted(("rounds", None, 900, False, False))
-    experience.note_answer("rounds", Summary("Noted."), 40, continued=False, is_addition=True)
-    assert (experience.full, experience.addition) == (900, 40)
-    assert "notes on new rounds 40 tokens" in "".join(experience.describe())
+    stats = noted(("rounds", None, 900, False, False))
+    stats.note_answer("rounds", Summary("Noted."), 40, continued=False, is_addition=True)
+    assert (stats.full, stats.addition) == (900, 40)
+    assert "notes on new rounds 40 tokens" in "".join(stats.describe())
 
 
 @given(st.integers(1, 50))
 def test_a_model_that_has_written_changes_may_say_that_nothing_changes(times: int) -> None:
     """That is refused after a long conversation, but it says nothing of the form; from one that never wrote any it does."""
-    writer, other = noted(("changes", None, 40, False, False)), Experience()
-    for experience in (writer, other):
+    writer, other = noted(("changes", None, 40, False, False)), SummarizerStats()
+    for stats in (writer, other):
         for _ in range(times):
-            experience.note_answer("changes", Summary("none"), 1, continued=False, refused="hollow")
+            stats.note_answer("changes", Summary("none"), 1, continued=False, refused="hollow")
     assert (writer.keeps_form, writer.refused_changes) == (True, 0)
     assert other.keeps_form == (times < MAX_REFUSED)
     for _ in range(max(MAX_REFUSED, times + 1)):
@@ -130,9 +128,9 @@ def test_a_model_that_has_written_changes_may_say_that_nothing_changes(times: in
 
 def test_a_transcript_that_was_sent_instead_says_nothing_of_the_cache() -> None:
     """The summarizer tells that it did not ask behind the agent's prompt, though the request proposed it."""
-    experience = noted(("rounds", {"input_tokens": 900, "cached_tokens": 800}, 10, True, False))
-    before = experience.cached_share
+    stats = noted(("rounds", {"input_tokens": 900, "cached_tokens": 800}, 10, True, False))
+    before = stats.cached_share
     sent = Summary("Noted.", {"input_tokens": 900, "cached_tokens": 0}, continued=False)
-    experience.note_answer("rounds", sent, 10, continued=True)
-    assert experience.cached_share == before
-    assert not experience.continued
+    stats.note_answer("rounds", sent, 10, continued=True)
+    assert stats.cached_share == before
+    assert not stats.continued
