@@ -368,7 +368,7 @@ class ContextCompactor:
         return self._runner.compact_now(timeout)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Return True once everything that happened so far was looked at and nothing runs or waits in the queue.
+        """Return True once everything that happened so far was evaluated and nothing runs or waits in the queue.
 
         False while it backs off, if it is not started, and after *timeout* seconds. Raises ``RuntimeError`` where
         ``compact_now`` does.

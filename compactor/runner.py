@@ -155,7 +155,7 @@ class Runner:
         self._lock = threading.RLock()  # guards all below it
         self._wake: threading.Condition | None = None  # the same lock, to wait on; made by the first who waits
         self._state = State.NEW
-        self._pending = True  # something happened that no cycle has looked at
+        self._pending = True  # something happened that no cycle has evaluated
         self._due = False  # an evaluation is due even while the compactor waits in the queue: it may need no model
         self._run: Run | None = None
         self._calls: dict[object, float] = {}  # in flight, given up or not, with the time at which each began
@@ -323,7 +323,7 @@ class Runner:
 
     def _claim(self) -> Run | None:
         """Return the run to dispatch now, made current; None with a reason not to. Called with the lock held."""
-        if self._run is not None:  # exactly one at a time; it is looked at again when that one ends
+        if self._run is not None:  # exactly one at a time; it is evaluated again when that one ends
             return None
         if self._ticket is not None and self._ticket.waiting and not self._due:  # to evaluate now would be in vain
             return None
@@ -392,7 +392,7 @@ class Runner:
                 run.begun = True
                 if run.evaluation is None:
                     run.started_at = self._clock.monotonic()
-                    self._pending = False  # before the rounds are read: what comes from now on is looked at again
+                    self._pending = False  # before the rounds are read: what comes from now on is evaluated again
             result: CompactedMessage | None = None
             error: BaseException | None = None
             timers: list[Callable[[], object]] = []
@@ -447,7 +447,7 @@ class Runner:
         run.evaluation, journal, now = None, self._cycle.journal, self._clock.monotonic()
         generation, known = journal.read().generation, self._handed_over
         waits = known is not None and known[0] == generation and now < known[1] + HAND_OVER_SECONDS
-        if not waits and not (known is not None and journal.refresh()):  # what is new is looked at by itself
+        if not waits and not (known is not None and journal.refresh()):  # what is new is evaluated by itself
             dispatcher.due(self._events.session, self.role, None)
             self._handed_over = generation, now
         run.skip_reason, run.recheck_in = Skip.DISPATCHED, HAND_OVER_SECONDS
@@ -557,7 +557,7 @@ class Runner:
             return
         if isinstance(error, LoopPaused):
             try:
-                error.loop.call_soon_threadsafe(call_weakly(self._look_again))
+                error.loop.call_soon_threadsafe(call_weakly(self._evaluate_again))
             except RuntimeError:  # it was closed just now
                 self._schedule(0)
             return
@@ -677,9 +677,11 @@ class Runner:
         _READERS.run(call_weakly(self._cycle.journal.refresh_quietly))
 
     def _schedule(self, seconds: float | None, backoff: object | None = None) -> None:
-        """Look in so many *seconds*, and not when it was scheduled before; None: never. Called without the lock."""
+        """Evaluate in so many *seconds*, and not when it was scheduled before; None: never. Called without the lock."""
         # A pending call keeps no compactor alive.
-        following = None if seconds is None else self._clock.call_later(seconds, call_weakly(self._look_again, backoff))
+        following = (
+            None if seconds is None else self._clock.call_later(seconds, call_weakly(self._evaluate_again, backoff))
+        )
         with self._lock:
             late = following if self._state is State.STOPPING else None
             cancel, self._cancel = self._cancel, following
@@ -687,8 +689,8 @@ class Runner:
             if unwanted is not None:
                 unwanted()
 
-    def _look_again(self, backoff: object | None = None) -> None:
-        """Look: *backoff* is over, or else a lease, or the time for which a deferred compaction was to wait."""
+    def _evaluate_again(self, backoff: object | None = None) -> None:
+        """Evaluate: *backoff* is over, or else a lease, or the time for which a deferred compaction was to wait."""
         with self._lock:
             if backoff is not None:
                 if self._backoff is not backoff:
@@ -728,7 +730,7 @@ class Runner:
         end()
 
     def _on_permit(self) -> bool:
-        """Look, now that the limits have room for a call; return False if nobody waits any more."""
+        """Evaluate, now that the limits have room for a call; return False if nobody waits any more."""
         with self._lock:
             run = self._claim()
             wanted = self._run is not None

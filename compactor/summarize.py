@@ -105,7 +105,7 @@ class Run:
     request_kind: RequestKind | None = None
     #: It has taken the lease.
     leased: bool = False
-    #: Seconds until a deferred compaction is looked at again, if nothing happens before.
+    #: Seconds until a deferred compaction is weighed again, if nothing happens before.
     recheck_in: float | None = None
 
 

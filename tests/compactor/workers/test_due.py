@@ -380,7 +380,7 @@ def test_a_prompt_is_made_where_the_store_cannot_be_looked_at(store: Store, monk
         assert compose(memory, ROLE, budget=4_000).messages == before
 
 
-def test_a_host_that_compacts_by_itself_does_not_look(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_compacts_by_itself_does_not_refresh(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = write(store, 3)
     with ContextCompactor.for_role(memory, ROLE, CompactorConfig(threshold=100)) as compactor:
         assert compactor.wait_idle(60)
