@@ -81,6 +81,19 @@ def postgres_url(postgres_server: postgres.Postgres) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def _kept_postgres_url(postgres_server: postgres.Postgres) -> Iterator[str]:
+    with postgres_server.database() as url:
+        yield url
+
+
+@pytest.fixture
+def emptied_postgres_url(postgres_server: postgres.Postgres, _kept_postgres_url: str) -> Iterator[str]:
+    """A database without sessions whose tables others used before: for tests that leave the tables as they are."""
+    yield _kept_postgres_url
+    postgres_server.empty(_kept_postgres_url)
+
+
 @pytest.fixture
 def line(postgres_server: postgres.Postgres) -> Iterator[Line]:
     """A line to that server, at ``line.url(postgres_url)``, which the test may have cut."""

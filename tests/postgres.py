@@ -21,6 +21,11 @@ PLACES = ("/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql*/bin", "/us
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 SUPERUSER = "postgres"
+_EMPTY = """DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'compactor_schema' LOOP
+        EXECUTE format('DELETE FROM %I', name);
+    END LOOP;
+END $$"""
 
 
 def binaries() -> Path | None:
@@ -118,6 +123,10 @@ class Postgres:
             yield self.url(name)
         finally:
             self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def empty(self, url: str) -> None:
+        """Delete all sessions of the store in a database, which keeps its tables: making them takes longer."""
+        self.execute(_EMPTY, url.rpartition("/")[2])
 
     def execute(self, statement: str, database: str = "postgres") -> None:
         """Run one statement as the superuser, outside of any transaction."""

@@ -61,7 +61,7 @@ OURS = "r3-p2-0123456789abcdef.txt"
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/chat.db?synchronous=normal"}
-    kept = open_store(urls.get(request.param) or request.getfixturevalue("postgres_url"))
+    kept = open_store(urls.get(request.param) or request.getfixturevalue("emptied_postgres_url"))
     yield kept
     kept.close()
 

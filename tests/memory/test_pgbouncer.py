@@ -48,10 +48,10 @@ class TestBehindPgBouncer(Complete):
     test_a_long_log_is_read_in_order = test_many_marks_are_cleared_at_once = test_many_rounds_are_read_in_order = None
 
     @pytest.fixture(autouse=True)
-    def _place(self, pooled_url: str) -> Iterator[None]:
-        self.url = pooled_url
+    def _place(self, emptied_postgres_url: str, postgres_server: Server, pooler_port: int) -> Iterator[None]:
+        self.url = emptied_postgres_url.replace(str(postgres_server.port), str(pooler_port))
         yield
-        self.teardown_method()  # before the database is dropped
+        self.teardown_method()  # before the database is emptied
 
 
 def test_two_processes_write_to_one_session_and_compact_it(pooled_url: str, tmp_path: Path) -> None:

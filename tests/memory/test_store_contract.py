@@ -104,10 +104,10 @@ class TestSQLite(Complete):
 
 class TestPostgreSQL(Complete, NotifyingStoreContract):
     @pytest.fixture(autouse=True)
-    def _place(self, postgres_url: str) -> Iterator[None]:
-        self.url = postgres_url
+    def _place(self, emptied_postgres_url: str) -> Iterator[None]:
+        self.url = emptied_postgres_url
         yield
-        self.teardown_method()  # before the database is dropped
+        self.teardown_method()  # before the database is emptied
 
     @pytest.mark.slow
     def test_many_marks_are_cleared_at_once(self) -> None:
