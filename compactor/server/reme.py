@@ -123,7 +123,9 @@ def make_reme_router(
 
     Older messages are summarized by *summarizer*, by default the one that the server's configuration names.
     """
-    router = APIRouter(tags=["reme"], responses={code: {"model": ReMeResponse} for code in (403, 404, 413, 503, 507)})
+    schema = {"$ref": f"#/components/schemas/{ReMeResponse.__name__}"}
+    failed = {"content": {"application/json": {"schema": schema}}}
+    router = APIRouter(tags=["reme"], responses=dict.fromkeys((403, 404, 413, 503, 507), failed))
     searches, compressions = (
         TenantThreads(state.settings, SEARCH_THREADS),
         TenantThreads(state.settings, COMPRESSION_THREADS),

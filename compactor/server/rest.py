@@ -35,7 +35,6 @@ from memory.transfer.state_dict import append_session
 from ..background import ContextCompactor
 from ..sessions import Session
 from .access import Tenant
-from .problems import Problem
 from .state import MAX_NAME, ServerState
 from .tenant_threads import RETRY_AFTER, Busy, TenantThreads
 
@@ -318,7 +317,13 @@ class Imported(BaseModel):
     entries: int
 
 
-_PROBLEM: dict[str, Any] = {"model": Problem, "content": {"application/problem+json": {}}}
+# A reference: FastAPI would make a model's schema anew for each route and status, for each app.
+_PROBLEM: dict[str, Any] = {
+    "content": {
+        "application/json": {"schema": {"$ref": "#/components/schemas/Problem"}},
+        "application/problem+json": {},
+    }
+}
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     400: _PROBLEM | {"description": "The request is malformed."},
     404: _PROBLEM | {"description": "There is nothing of that name."},
