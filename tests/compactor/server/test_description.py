@@ -71,10 +71,6 @@ def _try(operation: Any, client: Any, examples: int) -> None:
     run()
 
 
-def test_schemathesis_finds_nothing_in_a_few_tries(schema: Any) -> None:
-    check(schema, 2)
-
-
 @pytest.mark.slow
 def test_schemathesis_finds_nothing(schema: Any) -> None:
     check(schema, 15)
