@@ -62,11 +62,17 @@ def whole() -> Any:
 
 
 @pytest.fixture(scope="module")
-def played() -> Demo:
+def seen() -> list[Event]:
+    """The events of ``played``."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def played(seen: list[Event]) -> Demo:
     """A demo of 24 rounds, played and stopped."""
-    with Demo(SALES_FORECAST, latency=0.0) as demo:
+    with Demo(SALES_FORECAST, latency=0.0, hooks=[seen.append]) as demo:
         demo.play(24)
-        assert demo.settle(timeout=20)
+        assert demo.settle(timeout=60)
     return demo
 
 
@@ -84,6 +90,7 @@ def test_both_agents_histories_are_compacted_through_a_long_task(whole: Any) -> 
         assert role["covered_rounds"] > whole["rounds"] / 2
 
 
+@pytest.mark.slow
 def test_every_prompt_fits_and_most_of_the_tokens_are_saved(whole: Any) -> None:
     for role in whole["roles"].values():
         assert role["prompts_over_budget"] == 0
@@ -148,11 +155,8 @@ def test_the_users_standing_rules_are_in_the_summaries(played: Demo) -> None:
         assert "all amounts in EUR, never in USD" in compaction.summary
 
 
-def test_hooks_see_each_roles_events() -> None:
-    seen: list[Event] = []
-    with Demo(SALES_FORECAST, latency=0.0, hooks=[seen.append]) as demo:
-        demo.play(24)
-        demo.settle(timeout=20)
+@pytest.mark.usefixtures("played")
+def test_hooks_see_each_roles_events(seen: list[Event]) -> None:
     assert {event.role for event in seen if isinstance(event, Published)} == set(AGENTS)
 
 
@@ -194,7 +198,7 @@ def test_equal_seeds_give_equal_conversations() -> None:
 
     def texts(seed: int) -> list[str]:
         demo = Demo(SALES_FORECAST, latency=0.0, seed=seed)
-        demo.play(14)
+        demo.play(6)
         return [text for round_ in demo.memory.conversation.rounds for text in texts_of(round_)]
 
     assert texts(3) == texts(3) != texts(4)
@@ -248,7 +252,7 @@ def shown() -> Iterator[Demo]:
     """A demo of 60 rounds beside agents that compact inside the turn, up to the question."""
     with Demo(SALES_FORECAST, latency=0.0, model="gpt-4.1-mini") as demo:
         demo.play(60)
-        assert demo.settle(timeout=20)
+        assert demo.settle(timeout=60)
         demo.ask()
         yield demo
 
@@ -333,7 +337,7 @@ def test_what_no_prompt_holds_is_read_back(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(load_script(SALES_FORECAST.file)[0], "question", question | {"find": r"\d{4,}"})  # type: ignore[index]
     with Demo(replace(SALES_FORECAST, window=1_500), latency=0.0) as demo:
         demo.play(24)
-        assert demo.settle(timeout=20)
+        assert demo.settle(timeout=60)
         demo.ask()
     assert re.fullmatch(r"reloads r3\.p\d", demo.answers["with"].pop("source"))
     assert demo.answers["with"] == {"answer": "1204113", "right": True}
@@ -402,7 +406,7 @@ def test_no_colour_where_none_is_wanted() -> None:
 
 def test_a_terminal_without_our_signs_gets_others() -> None:
     """No crash and no boxes of question marks where only ASCII can be shown."""
-    done = run("demo", "--rounds", 8, "--fast", "--latency", 0, terminal=True, encoding="ascii")
+    done = run("demo", "--rounds", 4, "--fast", "--latency", 0, terminal=True, encoding="ascii")
     last = without_controls(done.out.partition("\x1b[?1049l")[2])
     assert re.search(r"0 \|#+", last)
     assert ".. without  ## with context-compactor" in last
@@ -412,7 +416,7 @@ def test_a_terminal_without_our_signs_gets_others() -> None:
 
 def test_logs_and_a_live_display_do_not_share_a_terminal() -> None:
     """With --log-events on a terminal, lines follow lines."""
-    done = run("demo", "--rounds", 20, "--fast", "--latency", 0, "--log-events", "console", terminal=True)
+    done = run("demo", "--rounds", 14, "--fast", "--latency", 0, "--log-events", "console", terminal=True)
     assert "\x1b[?1049h" not in done.out
     assert "compaction.started" in done.err
 
