@@ -175,7 +175,7 @@ class Worker(ValueObject):
         and ``end_rescue`` after each job. Until then, the job is enqueued again whenever a lease would have expired:
         the next worker may have been killed, too.
         """
-        take = self.store.take_expired
+        take = adapt_store(self.store).take_expired
         found = [(session, role) for role in self.roles for session in take(lease_name(role), LEASE_SECONDS)]
         for session, role in found:
             dispatcher.due(session, role, datetime.now(UTC))
@@ -184,7 +184,7 @@ class Worker(ValueObject):
     def end_rescue(self, session: str, role: str, outcome: Outcome) -> None:
         """Note that a job has run, with that *outcome*."""
         if outcome.published is None:  # else it has had the lease
-            self.store.release(session, lease_name(role), "")
+            adapt_store(self.store).release(session, lease_name(role), "")
 
 
 def sweep(

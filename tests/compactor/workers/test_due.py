@@ -421,3 +421,14 @@ def test_a_killed_workers_session_is_handed_over_until_a_job_has_run() -> None:
         clock.advance(LEASE_SECONDS)
     worker.end_rescue("s", ROLE, worker.run("s", ROLE))
     assert worker.rescue(jobs) == 0
+
+
+def test_a_hosts_store_without_leases_has_nobody_to_rescue() -> None:
+    """It need not subclass ``Store``; sweeps take it as well."""
+    inner = InMemoryStore()
+    own: Any = type("Own", (), {one: getattr(inner, one) for one in Store.__abstractmethods__})()
+    write(inner, 1)
+    worker, jobs = Worker(store=own, roles=(ROLE,)), Jobs()
+    assert worker.rescue(jobs) == 0
+    worker.end_rescue("s", ROLE, worker.run("s", ROLE))
+    assert jobs.asked == []
