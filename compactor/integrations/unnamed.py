@@ -171,13 +171,11 @@ class UnnamedSessions:
             with suppress(StoreError):  # the next call that opens a session raises it
                 stored += self._read_stored(history.bucket)
             match = _choose(history, common, stored, others + [log.prints for _, log in stored])
-        if match is None or not self._claim(match.session):
-            return None
-        match.session.own_from, match.session.is_window = match.own_from, match.is_window
-        return match.session
+        return match.session if match is not None and self._claim(match) else None
 
-    def _claim(self, session: _Session) -> bool:
-        """Reserve *session* for the caller; return False if another caller was faster."""
+    def _claim(self, match: _Match) -> bool:
+        """Reserve the session of *match* for the caller; return False if another caller was faster."""
+        session = match.session
         with self._lock:
             if session.latest:
                 is_free = self._by_latest.get(session.latest) is session
@@ -186,6 +184,8 @@ class UnnamedSessions:
             else:
                 is_free = session.id not in self._claimed
                 self._claimed.add(session.id)
+            if is_free:  # with the lock held: from now on, another caller may set ``own_from``
+                session.own_from, session.is_window = match.own_from, match.is_window
         return is_free
 
     def _read_stored(self, bucket: str) -> Iterator[tuple[_Session, LogFingerprints]]:
