@@ -14,11 +14,14 @@ host's. So a prompt shows what the host has in either case; evidence decides whe
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, islice, pairwise
-from operator import is_
+from operator import attrgetter, is_
+from struct import iter_unpack
 from typing import Any, NamedTuple
 
 from . import messages as chat
@@ -186,6 +189,15 @@ class _Aligner:
         if len(last.messages) * SIZE == len(last.prints):
             self._mark_objects()
 
+    @cached_property
+    def _occurrences(self) -> Counter[bytes]:
+        """How often the log has each fingerprint; counted once, because a list may have thousands of holes."""
+        return Counter(one for (one,) in iter_unpack(f"{SIZE}s", self.log_prints))
+
+    @cached_property
+    def _moved_places(self) -> Sequence[int]:
+        return sorted(self.moved.values())
+
     def _mark_objects(self) -> None:
         """Give moved objects and their messages in the log fingerprints of their own, so that they match no others."""
         messages, former = self.messages, self.last.messages
@@ -254,7 +266,7 @@ class _Aligner:
                 return behind, UNIQUE
             tried = (self._follow([Anchor(index, place)]) for place in self._list_places(index, log_end + 1))
             best = max(tried, key=_rate, default=None)
-            if best is None or any(log_end <= place < best.anchors[0].log_index for place in self.moved.values()):
+            if best is None or self._has_moved(log_end, best.anchors[0].log_index):
                 continue  # the host still has a message that would be in the hole
             evidence = self._count_evidence(best, 0 if is_summary else self.repeated)
             if is_summary:
@@ -266,6 +278,10 @@ class _Aligner:
                 is_short = index == 0 and len(self.messages) <= 2
                 return best, evidence - (UNIQUE if is_short else STRONG if self.has_objects else ENOUGH)
         return None
+
+    def _has_moved(self, first: int, end: int) -> bool:
+        """Return whether a moved object has a place in the log from *first* to before *end*."""
+        return bisect_left(self._moved_places, first) < bisect_left(self._moved_places, end)
 
     def _list_places(self, index: int, first: int) -> Iterator[int]:
         """Yield the log's indexes from *first* on that match the host's message at *index*, the newest first."""
@@ -287,10 +303,9 @@ class _Aligner:
                 if evidence >= 2 * STRONG:
                     return evidence
                 log_index = log_start + index - host_start
-                said = _find_last(self.log_prints, get_print(self.log_prints, log_index))
                 if self.log.kinds[log_index] >= ERASED:
                     continue
-                if index in self.moved or len([*islice(said, 2)]) == 1:
+                if index in self.moved or self._occurrences[get_print(self.log_prints, log_index)] == 1:
                     evidence += UNIQUE
                 elif not is_answer(self.messages[index]):
                     evidence += repeated
@@ -301,7 +316,7 @@ class _Aligner:
         before."""
         if index in self.moved or _is_paired(self.messages[index]):
             return False
-        return next(_find_last(self.log_prints, get_print(self.prints, index)), None) is None
+        return get_print(self.prints, index) not in self._occurrences
 
     def _find_behind_reworded(self, host_end: int, log_end: int, index: int) -> Alignment | None:
         """Return what matches behind a hole of the last call, if the host has reworded its summary there."""
@@ -344,8 +359,8 @@ class _Aligner:
 def _join(found: Alignment, behind: Alignment) -> Alignment:
     """Return *found* up to where *behind* begins, and *behind*."""
     index = behind.anchors[0].host_index
-    spans = [one for one in found.spans if one.host_start < index]
-    anchors = [one for one in found.anchors if one.host_index < index]
+    spans = [*found.spans[: bisect_left(found.spans, index, key=attrgetter("host_start"))]]
+    anchors = [*found.anchors[: bisect_left(found.anchors, index, key=attrgetter("host_index"))]]
     if spans:
         spans[-1] = spans[-1]._replace(size=min(spans[-1].size, index - spans[-1].host_start))
     if anchors and not (spans and spans[-1].host_start >= anchors[-1].host_index):
