@@ -195,8 +195,8 @@ class Conversations(ABC, Generic[Item]):
             return await self.acall_tool(session_id, name, arguments)
 
         self.require_name(session_id)
-        for name, function, schema in self.describe_tools():
-            yield name, function, _make_arguments(schema), partial(call, name)
+        for name, description, schema in self.describe_tools():
+            yield name, description, _make_arguments(schema), partial(call, name)
 
     def call_tool(self, session_id: str, name: str, arguments: str | Mapping[str, Any]) -> str:
         """Return the answer to a call of one of these tools, in the session's own log: ``Recall.call``.

@@ -30,10 +30,8 @@ def list_expired(
     """Return the sessions without an append for longer than *older_than*, sorted, of one *tenant* ("": those without)
     or of all (None). *now* defaults to the present."""
     store, cutoff = adapt_store(store), (utc_now() if now is None else now) - older_than
-    found, after = (
-        list[str](),
-        f"{round_to_minute(cutoff)} ",
-    )  # as the cursor of a row in that minute, before all others
+    found = list[str]()
+    after = f"{round_to_minute(cutoff)} "  # as the cursor of a row in that minute, before all others
     while rows := store.list_sessions(tenant, after=after, limit=_PAGE, order="activity"):
         # The log decides: activity is to the minute, and older versions did not write it.
         extents = ((row.name, store.get_extent(row.name)) for row in rows)
