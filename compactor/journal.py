@@ -52,7 +52,7 @@ class LocalJournal(Journal):
         self._state = JournalState()
         self._history: list[CompactionRecord] = []
         #: The publications that were not taken back, oldest first.
-        self._standing: tuple[CompactionRecord, ...] = ()
+        self._current: tuple[CompactionRecord, ...] = ()
         self._after_fork()
         renew_after_fork(self)
 
@@ -64,16 +64,16 @@ class LocalJournal(Journal):
 
     def history(self) -> tuple[CompactionRecord, ...]:
         with self._lock:
-            newest = self._standing[-1] if self._standing else None
+            newest = self._current[-1] if self._current else None
             return tuple(copy_with(one, current=True) if one is newest else one for one in self._history)
 
     def withdraw_lost(self, rounds: Rounds | HostRounds) -> bool:
         """Withdraw every compaction that covers a failed round of *rounds*; return whether there was any."""
         with self._lock:
-            left = self._standing
+            left = self._current
             while left and left[-1].compaction is not None and rounds.has_lost(left[-1].compaction):
                 left = left[:-1]
-            if len(left) == len(self._standing):
+            if len(left) == len(self._current):
                 return False
             self._go_back_to(left, "withdrawn", self._state.revert_round_id)
             return True
@@ -123,7 +123,7 @@ class LocalJournal(Journal):
                 usage=published.usage,
             )
             self._history.append(record)
-            self._standing = (*self._standing, record)
+            self._current = (*self._current, record)
             self._state = JournalState(base + 1, published)
         return published
 
@@ -135,7 +135,7 @@ class LocalJournal(Journal):
             if base is not None and generation != base:
                 raise StaleCompaction("generation", OVERTAKEN)
             if current is not None:
-                self._go_back_to(self._standing[:-1], "reverted", rounds[-1].id if len(rounds) else "")
+                self._go_back_to(self._current[:-1], "reverted", rounds[-1].id if len(rounds) else "")
             return self._state.current
 
     def _go_back_to(
@@ -143,9 +143,9 @@ class LocalJournal(Journal):
     ) -> None:
         """Take back all publications behind those that are *left*. Called with the lock."""
         generation = self._state.generation + 1
-        for one in reversed(self._standing[len(left) :]):
+        for one in reversed(self._current[len(left) :]):
             self._history.append(copy_with(one, happened=how, at=self._now(), generation=generation))
-        self._standing = left
+        self._current = left
         self._state = JournalState(generation, left[-1].compaction if left else None, revert_round_id)
 
 

@@ -195,7 +195,7 @@ class Runner:
     @property
     def is_busy(self) -> bool:
         """Whether something would be lost by stopping: a cycle, a call, a place in the queue."""
-        return self.is_running or self._indexing or (self._ticket is not None and self._ticket.waiting)
+        return self.is_running or self._indexing or (self._ticket is not None and self._ticket.is_queued)
 
     @property
     def circuit_open(self) -> bool:
@@ -291,8 +291,8 @@ class Runner:
         try:
             error = waiter.exception(bound_wait(timeout))
         except TimeoutError:
-            waiting = self._ticket.limit() if self._ticket is not None else None
-            raise waiting or CompactionTimeout(
+            reached = self._ticket.limit() if self._ticket is not None else None
+            raise reached or CompactionTimeout(
                 f"no compaction within {timeout} seconds; the run goes on, ask again or give it more time"
             ) from None
         finally:  # an interrupt from the keyboard included
@@ -314,7 +314,9 @@ class Runner:
         with self._lock:
             wake = self._wake = self._wake or threading.Condition(self._lock)
             wake.wait_for(
-                lambda: self._run is None and not (ticket is not None and ticket.waiting and self._state is State.IDLE),
+                lambda: (
+                    self._run is None and not (ticket is not None and ticket.is_queued and self._state is State.IDLE)
+                ),
                 timeout,
             )
             return self._run is None and not self._pending and self._state is not State.BACKING_OFF
@@ -325,7 +327,7 @@ class Runner:
         """Return the run to dispatch now, made current; None with a reason not to. Called with the lock held."""
         if self._run is not None:  # exactly one at a time; it is evaluated again when that one ends
             return None
-        if self._ticket is not None and self._ticket.waiting and not self._due:  # to evaluate now would be in vain
+        if self._ticket is not None and self._ticket.is_queued and not self._due:  # to evaluate now would be in vain
             return None
         if not self._waiters:
             if self._state is not State.IDLE:  # not started, backing off or stopping
@@ -536,7 +538,7 @@ class Runner:
                 self._thread.shutdown(wait=False)
                 self._thread = None
             following = self._claim() if may_go_on else None  # else when something happens
-            queues = self._ticket is not None and self._ticket.waiting
+            queues = self._ticket is not None and self._ticket.is_queued
             is_through = self._run is None and self._backoff is None and not queues
             # The caller's context may hold a whole request.
             self._events.context = None if is_through else self._events.context

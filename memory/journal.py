@@ -481,13 +481,13 @@ class RoleJournal(Journal):
         return -1
 
 
-def show_newest_query(now: Snapshot, last: int, *, but: str = "") -> Iterator[ReductionWithdrawn]:
+def show_newest_query(now: Snapshot, last: int, *, except_id: str = "") -> Iterator[ReductionWithdrawn]:
     """Yield the records that withdraw reductions of the user's newest query in the first *last* rounds of the log
-    without the round *but*: it is another one than before, and perhaps was reduced."""
+    without the round *except_id*: it is another one than before, and perhaps was reduced."""
     for role in now.reductions:
         rounds = now.get_rounds(role)
         places = range(last - bisect_right(now.hidden, last) - 1, -1, -1)
-        asked = find_newest_query(one for one in map(rounds.__getitem__, places) if one.id != but)
+        asked = find_newest_query(one for one in map(rounds.__getitem__, places) if one.id != except_id)
         if asked is not None:
             live = now.list_reductions(role, asked.id)
             yield from withdraw_reductions(role, (one for one in live if hides_words(one, asked)))

@@ -262,7 +262,7 @@ class Memory(Log):
             if number:
                 withdraw_covering(now, number)  # raises if the compaction to be shown instead cannot be read
             yield RoundFailed(round_id=round_id)
-            yield from show_newest_query(now, now.total, but=round_id)
+            yield from show_newest_query(now, now.total, except_id=round_id)
 
         return _find_round(self._write(make_records, emit=True)[0], round_id)
 

@@ -193,7 +193,7 @@ class Limits:
 
     def _enqueue(self, ticket: Ticket, cost: float, *, first: bool) -> None:
         """Queue *ticket*, in front if *first*, unless it waits or has a permit. Called with the lock held."""
-        if not ticket.waiting and ticket.granted is None:
+        if not ticket.is_queued and ticket.granted is None:
             self._queue[ticket] = cost
             if first:
                 self._queue.move_to_end(ticket, last=False)
@@ -303,7 +303,7 @@ class Ticket:
     granted: Permit | None = None
 
     @property
-    def waiting(self) -> bool:
+    def is_queued(self) -> bool:
         """Whether it is in the queue."""
         return self in self.limits._queue
 
@@ -326,12 +326,12 @@ class Ticket:
 
     def leave(self) -> None:
         """Leave the queue, and return the granted permit."""
-        if self.waiting or self.granted is not None:
+        if self.is_queued or self.granted is not None:
             self.limits._withdraw(self, from_queue=True)
 
     def limit(self) -> LimitReached | None:
         """Return the limit it waits for, as an error; None if it does not wait."""
-        if not self.waiting:
+        if not self.is_queued:
             return None
         now = self.limits._clock.monotonic()
         with self.limits._lock:

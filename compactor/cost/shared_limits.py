@@ -271,7 +271,7 @@ class SharedLimits:
 
     def _list_queued(self) -> Sequence[SharedTicket]:
         with self._lock:
-            return [one for one in self._tickets.values() if one.waiting]
+            return [one for one in self._tickets.values() if one.is_queued]
 
     def _wake_admitted(self, admission: Admission) -> Sequence[str]:
         """Wake the admitted tickets, and return the keys of those whose compactor was stopped or garbage collected.
@@ -294,9 +294,9 @@ class SharedLimits:
             ticket = self._tickets.get(key)
             if ticket is None:
                 return False
-            if not ticket.waiting:
+            if not ticket.is_queued:
                 return True  # another thread was faster
-            ticket.waiting, ticket.is_granted = False, True
+            ticket.is_queued, ticket.is_granted = False, True
         try:
             wanted = bool(ticket.call())
         except BaseException:
@@ -312,7 +312,7 @@ class SharedLimits:
         with self._lock:
             ticket = self._tickets.pop(key, None)
             if ticket is not None:
-                ticket.waiting = ticket.is_granted = False
+                ticket.is_queued = ticket.is_granted = False
             return ticket is not None
 
     def _schedule_heartbeat(self, admission: Admission) -> None:
@@ -386,7 +386,7 @@ class SharedTicket:
     call: Callable[[], bool | None]
     #: The call it waits for.
     claim: Claim = field(default_factory=lambda: Claim(uuid.uuid4().hex))
-    waiting: bool = False
+    is_queued: bool = False
     is_granted: bool = False
     #: Whether the store has it in its queue.
     is_stored: bool = False
@@ -402,7 +402,7 @@ class SharedTicket:
 
     def wait(self, limit: LimitReached) -> None:  # noqa: ARG002
         """Join the queue, unless ``reserve`` has already put it there."""
-        if not (self.waiting or self.is_granted):
+        if not (self.is_queued or self.is_granted):
             self.register()
             self.is_stored = False
             self.limits._settle(new=[] if self.claim.holder else [self.claim])
@@ -410,7 +410,7 @@ class SharedTicket:
     def register(self) -> None:
         """Mark it as waiting, to be woken here. A dispatcher's ticket is not woken: a new job runs instead."""
         with self.limits._lock:
-            self.waiting = self.is_stored = True
+            self.is_queued = self.is_stored = True
             if self.claim.holder:
                 self.limits._tickets[self.claim.key] = self
 
@@ -419,12 +419,12 @@ class SharedTicket:
             self.leave()
 
     def leave(self) -> None:
-        if (self.waiting or self.is_granted) and self.limits._forget(self.claim.key):
+        if (self.is_queued or self.is_granted) and self.limits._forget(self.claim.key):
             self.limits._settle([self.claim.key])
-        self.waiting = False  # a dispatcher's ticket is in no queue here
+        self.is_queued = False  # a dispatcher's ticket is in no queue here
 
     def limit(self) -> LimitReached | None:
-        return LimitReached(None) if self.waiting else None
+        return LimitReached(None) if self.is_queued else None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -460,7 +460,7 @@ class SharedPermit:
             wait = limits._reserve(self, ticket.claim, joins_queue=joins_queue)
         except StoreError as error:
             limits._forget(ticket.claim.key)
-            ticket.waiting = False
+            ticket.is_queued = False
             with limits._lock:  # the store may have given the permit all the same: release() returns it
                 limits._in_use += not self.inside
             self.inside = True
@@ -468,7 +468,7 @@ class SharedPermit:
         self.granted = False  # the store keeps none any more: taken, or given to another
         if wait == 0:
             limits._forget(ticket.claim.key)
-            ticket.waiting = False
+            ticket.is_queued = False
             return
         limits._listen(ticket.claim.holder)
         raise LimitReached(wait)

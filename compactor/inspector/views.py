@@ -783,14 +783,19 @@ def _compute_price(usage: Mapping[str, int] | None, before: int, after: int, pri
 
 
 def _add_costs(
-    tokens: Sequence[int], changed: Sequence[bool], spent: Sequence[float], header: int, prices: Prices, unit: float
+    tokens: Sequence[int],
+    restarts: Sequence[bool],
+    spent: Sequence[float],
+    header: int,
+    prices: Prices,
+    spend_unit: float,
 ) -> list[float]:
     """Return the cost up to each round, one prompt per round; the prefix shared with the previous prompt is cached."""
     costs = []
-    for (before, now), is_new, price in zip(pairwise((0, *tokens)), changed, spent, strict=True):
+    for (before, now), is_new, price in zip(pairwise((0, *tokens)), restarts, spent, strict=True):
         shared = min(header if is_new else before, before, now)
         cost = shared * prices.cached_input + (now - shared) * prices.cache_write + price
-        costs.append(cost * unit)
+        costs.append(cost * spend_unit)
     return [round(one, 6) for one in accumulate(costs)]
 
 

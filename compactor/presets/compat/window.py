@@ -387,7 +387,7 @@ class Window:
     def _drop(self, stale: set[str]) -> None:
         """Show the originals of *stale* texts, and forget those texts. They may still have to be written to the log."""
 
-        def replace(spans: Iterable[str]) -> tuple[str, ...]:
+        def show_originals(spans: Iterable[str]) -> tuple[str, ...]:
             kept: list[Item] = []
             for item in unpack_spans(spans):
                 if item in stale:
@@ -397,7 +397,7 @@ class Window:
             return pack_spans(kept)
 
         state = self._state
-        self._state = copy_with(state, shown=replace(state.shown), in_vain=replace(state.in_vain))
+        self._state = copy_with(state, shown=show_originals(state.shown), in_vain=show_originals(state.in_vain))
         for id_ in stale:
             self._stand_ins[id_] = copy_with(self._stand_ins[id_], message=EMPTY)
 

@@ -208,7 +208,7 @@ class _Proxy:
                 self._unchanged.pop(next(iter(self._unchanged)), None)
             return None
         self._unchanged.pop(name, None)
-        return body.replace(adapter.change(body.values, given, fitted))
+        return body.apply_changes(adapter.change(body.values, given, fitted))
 
     def _find_adapter(self, path: str) -> _Adapter:
         state = self._state

@@ -81,7 +81,7 @@ class Body:
             raise InvalidBody(f"there is no {sign}")
         return _match_space(text, at + len(sign)).end()  # type: ignore[no-any-return]
 
-    def replace(self, changes: Mapping[str, Any]) -> bytes:
+    def apply_changes(self, changes: Mapping[str, Any]) -> bytes:
         """Return the body with the values in *changes*; new keys come first."""
         text = self._text
         known = [(self._spans[key], value) for key, value in changes.items() if key in self._spans]

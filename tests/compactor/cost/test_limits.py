@@ -72,7 +72,7 @@ class Actor:
 
     @property
     def state(self) -> str:
-        if self.ticket.waiting:
+        if self.ticket.is_queued:
             return "waiting"
         if self.ticket.granted is not None:
             return "called"

@@ -171,7 +171,7 @@ class Shared(RuleBasedStateMachine):
     def those(self, state: str) -> list[Actor]:
         states = {
             "inside": lambda one: one.permit is not None,
-            "waiting": lambda one: one.ticket.waiting,
+            "waiting": lambda one: one.ticket.is_queued,
             "called": lambda one: one.ticket.is_granted,
         }
         return [one for one in self.actors if states[state](one)]
@@ -179,7 +179,7 @@ class Shared(RuleBasedStateMachine):
     @rule(place=st.integers(0, 5), tokens=st.integers(1, 80))
     def ask(self, place: int, tokens: int) -> None:
         actor = self.actors[place]
-        if actor.permit is None and not actor.ticket.waiting:
+        if actor.permit is None and not actor.ticket.is_queued:
             actor.ask(tokens)
 
     @rule(place=st.integers(0, 5), tokens=st.integers(0, 80))
@@ -212,7 +212,7 @@ class Shared(RuleBasedStateMachine):
         """What the store has stored while nobody knew is seen to by the next sign of life."""
         actor = self.actors[place]
         self.store.loses_answers = True
-        if does == "ask" and actor.permit is None and not actor.ticket.waiting:
+        if does == "ask" and actor.permit is None and not actor.ticket.is_queued:
             actor.ask(10)
         elif does == "end" and actor.permit is not None:
             actor.end(answering(10))
