@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.comparison.prefixes import Prefixes
-from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose, count_tokens
+from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose, count_message, count_tokens
 from compactor.cost import Prices
-from compactor.tokens import count_message
 from memory import Memory
 
 ROLE, MODEL = "assistant", "the-agents"

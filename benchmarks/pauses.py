@@ -26,11 +26,11 @@ from compactor import (
     SummaryRequest,
     compose,
     cost_optimal,
+    count_message,
     count_tokens,
 )
 from compactor.cost.publication import CACHE_SECONDS
 from compactor.testing import FakeClock
-from compactor.tokens import count_message
 from memory import Event, Memory
 
 TURNS, BUDGET = 200, 8_000

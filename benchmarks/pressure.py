@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.preset_differences import PRESETS, is_whole
-from compactor import ContextCompactor, ExtractiveSummarizer, Prompt, compose, count_tokens, presets
-from compactor.tokens import count_prompt
+from compactor import ContextCompactor, ExtractiveSummarizer, Prompt, compose, count_prompt, count_tokens, presets
 from memory import Memory
 
 BUDGETS = (1_500, 3_000, 8_000)

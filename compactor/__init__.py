@@ -95,7 +95,7 @@ from .prompt.fit import Report
 from .prompt.groups import MessageGroup
 from .prompt.layout import Source
 from .prompt.shorten import ShortenedPart
-from .tokens import TokenCounter, count_tokens, get_counter, window_of
+from .tokens import TokenCounter, count_message, count_prompt, count_tokens, get_counter, window_of
 from .view import View
 
 if TYPE_CHECKING:
@@ -206,7 +206,8 @@ __all__ += ["find_model", "over_messages", "over_tokens", "over_usage", "when"]
 __all__ += ["AnthropicSummarizer", "Continued", "Difference", "ExtractiveSummarizer", "GeminiSummarizer"]
 __all__ += ["MessageGroup", "OpenAISummarizer", "PromptTemplate", "Strategy", "Summarizer", "Summary", "SummaryRequest"]
 __all__ += ["TokenCounter", "View", "compact_notes", "compact_rounds", "compact_view", "compare", "compress_tool_runs"]
-__all__ += ["count_tokens", "drop", "from_chat_model", "get_counter", "offload_large", "pin_system", "window_of"]
+__all__ += ["count_message", "count_prompt", "count_tokens", "drop", "from_chat_model", "get_counter", "offload_large"]
+__all__ += ["pin_system", "window_of"]
 # Prompts.
 __all__ += ["BudgetStatus", "OverBudget", "Prompt", "Report", "ShortenedPart", "Source", "acompose", "budget_status"]
 __all__ += ["compose", "warm_up"]

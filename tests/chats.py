@@ -6,8 +6,7 @@ import json
 import re
 from typing import Any
 
-from compactor import Prompt, TokenCounter, count_tokens
-from compactor.tokens import count_prompt
+from compactor import Prompt, TokenCounter, count_prompt, count_tokens
 from memory import CompactedMessage, Memory
 
 Message = dict[str, Any]

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from compactor import count_tokens
-from compactor.tokens import count_message
+from compactor import count_message, count_tokens
 
 from .adapter import Message
 from .dialogues import Step, answered, tools_of, turns_of

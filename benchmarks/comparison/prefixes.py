@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from compactor import count_tokens
-from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
+from compactor import count_message, count_tokens
+from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS
 
 __all__ = ["LEAST", "LIFETIME", "STEP", "Prefixes", "reusable", "shown"]
 

@@ -15,8 +15,8 @@ class SlidingWindow(Adapter):
     settings = "the newest messages that fit the budget, counted exactly"
 
     def __init__(self, setting: Setting) -> None:
-        from compactor import count_tokens
-        from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
+        from compactor import count_message, count_tokens
+        from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS
 
         self._count = lambda message: count_message(message, count_tokens)
         self._system: Message = {"role": "system", "content": setting.system}

@@ -22,12 +22,20 @@ from ..summarizers.base import SummaryRequest
 from ..summarizers.extractive import ExtractiveSummarizer
 from .base import Conversations
 
-#: Turns of a conversation, maximum tokens of its prompts, and maximum messages that the model may see.
-TURNS, BUDGET, MAX_SEEN = 25, 1_200, 30
+__all__ = ["BUDGET", "PATIENCE", "STEPS", "TIMEOUT", "TURNS"]
+__all__ += ["AdapterContract", "Host", "Reply", "answer", "ask", "fail", "look"]
+
+#: Turns of a conversation.
+TURNS = 25
+#: Maximum tokens of its prompts, and maximum messages that the model may see.
+BUDGET = 1_200
+MAX_SEEN = 30
 #: Steps of the turn that calls many tools, and calls in each.
-STEPS, CALLS = 9, 3
+STEPS = 9
+CALLS = 3
 #: Maximum seconds until a summary, and of a turn that waits for none.
-TIMEOUT, PATIENCE = 30.0, 10.0
+TIMEOUT = 30.0
+PATIENCE = 10.0
 #: A summary that passes the checks, and its part that is not in the conversation.
 SUMMARY, FACT = (
     "To each question about rows of the table there was an answer. The key is under a stone.",

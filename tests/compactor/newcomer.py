@@ -11,9 +11,8 @@ from typing import Any
 from chats import answer, user
 from executors import ManualExecutor
 
-from compactor import ContextCompactor, OpenAISummarizer, Prompt, Published, compose, count_tokens
+from compactor import ContextCompactor, OpenAISummarizer, Prompt, Published, compose, count_prompt, count_tokens
 from compactor.testing import FakeClock
-from compactor.tokens import count_prompt
 from memory import Memory
 
 MODEL = "gpt-5-mini"

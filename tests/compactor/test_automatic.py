@@ -26,11 +26,11 @@ from compactor import (
     after_rounds,
     compact_rounds,
     compose,
+    count_prompt,
     count_tokens,
 )
 from compactor.cost import Prices
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_prompt
 from memory import InMemoryStore, Memory
 
 pytestmark = pytest.mark.timeout(120)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from newcomer import MODEL, Client, Session
 from scene import of_kind
 
-from compactor import CompactionTimeout, CostEvaluated, Reduced, compose, compress_tool_runs, count_tokens
+from compactor import CompactionTimeout, CostEvaluated, Reduced, compose, compress_tool_runs, count_prompt, count_tokens
 from compactor.cost.cost_optimal import MIN_NEW_TOKENS
-from compactor.tokens import count_prompt
 from memory.messages import from_post
 
 pytestmark = pytest.mark.timeout(120)

@@ -24,6 +24,7 @@ from compactor import (
     Summary,
     SummaryRequest,
     background,
+    count_prompt,
     count_tokens,
 )
 from compactor.cli import replay as module
@@ -31,7 +32,6 @@ from compactor.cli.replay import MAX_BUDGET, Replay, choose_budget, read_transcr
 from compactor.cli.terminal import CommandError
 from compactor.presets import STEPS
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_prompt
 from memory import Memory
 
 LONG = tuple(dialogue(16))

@@ -31,6 +31,7 @@ from compactor import (
     View,
     compact_rounds,
     compose,
+    count_prompt,
     count_tokens,
 )
 from compactor import ShortenedPart as Shortened
@@ -50,7 +51,6 @@ from compactor.cli.savings import (
     make_strategy_table,
 )
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_prompt
 from memory import Memory
 
 ASKED = {"role": "user", "content": "Which?"}

@@ -29,11 +29,11 @@ from compactor import (
     compact_notes,
     compact_rounds,
     compose,
+    count_prompt,
     count_tokens,
 )
 from compactor.cost.rewriting import MAX_PASSES
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.tokens import count_prompt
 from compactor.transcript import quote
 from memory import CompactedMessage, InMemoryStore, Memory, Note, open_store
 from prompts import load

@@ -28,10 +28,10 @@ from compactor import (
     compact_rounds,
     compact_view,
     compose,
+    count_prompt,
     count_tokens,
 )
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
-from compactor.tokens import count_prompt
 from compactor.transcript import StepLimit, StepsTooSmall, quote, split_into_steps
 from memory import Attachment, Memory, Post, Reduction, Round, ToolCall
 

@@ -17,10 +17,9 @@ from chats import (
     words,
 )
 
-from compactor import CompactorConfig, ContextCompactor, Plan, PlanFailed, compose, count_tokens
+from compactor import CompactorConfig, ContextCompactor, Plan, PlanFailed, compose, count_message, count_tokens
 from compactor.compose import PLAN_FRAME
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_message
 from memory import Memory
 
 # -- what stands at the head ------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from chats import (
     words,
 )
 
-from compactor import BudgetExceeded, OverBudget, Prompt, compose, count_tokens
-from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
+from compactor import BudgetExceeded, OverBudget, Prompt, compose, count_message, count_tokens
+from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS
 from memory import InMemoryStore, Memory
 
 # -- the budget -------------------------------------------------------------------------------------------------------

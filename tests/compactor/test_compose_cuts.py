@@ -20,8 +20,7 @@ from chats import (
     words,
 )
 
-from compactor import compose, count_tokens
-from compactor.tokens import count_message
+from compactor import compose, count_message, count_tokens
 from memory import Attachment, Memory
 
 # -- leaving out rounds -----------------------------------------------------------------------------------------------

@@ -14,10 +14,19 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from views import OVERLAY, TokenCache
 
-from compactor import BudgetExceeded, Prompt, Report, TokenCounter, View, compose, count_tokens
+from compactor import (
+    BudgetExceeded,
+    Prompt,
+    Report,
+    TokenCounter,
+    View,
+    compose,
+    count_message,
+    count_prompt,
+    count_tokens,
+)
 from compactor.compose import show_all
 from compactor.prompt.fit import fit
-from compactor.tokens import count_message, count_prompt
 from memory import (
     CompactedMessage,
     InMemoryStore,

@@ -20,6 +20,7 @@ from compactor import (
     SummaryRequest,
     View,
     compress_tool_runs,
+    count_message,
     count_tokens,
     drop,
     offload_large,
@@ -27,7 +28,6 @@ from compactor import (
 )
 from compactor.presets import PLAN_NOTEBOOK_TOOLS, auto_context
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_message
 from prompts import PromptError, PromptTemplate
 
 

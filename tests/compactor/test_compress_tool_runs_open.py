@@ -8,9 +8,8 @@ from scene import text_of
 from tool_runs import CURRENT, LONG, ON, ROLE, apply, memory_of, pairs, quoted, references, shown
 from views import spans
 
-from compactor import InMemoryStore, compress_tool_runs, count_tokens
+from compactor import InMemoryStore, compress_tool_runs, count_message, count_tokens
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_message
 from memory import Memory, Reduction
 
 

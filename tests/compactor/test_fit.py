@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from chats import Message, answer, assert_legal, calls, left_out_texts, note_of, result, user, words
 
-from compactor import BudgetExceeded, Prompt, compose, count_tokens
-from compactor.tokens import PROMPT_TOKENS, count_message, count_prompt
+from compactor import BudgetExceeded, Prompt, compose, count_message, count_prompt, count_tokens
+from compactor.tokens import PROMPT_TOKENS
 from memory import CompactedMessage, InMemoryStore, Memory, Post, Reduction, Round
 
 ROLE = "assistant"

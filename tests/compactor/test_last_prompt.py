@@ -18,10 +18,19 @@ from hypothesis import strategies as st
 from scene import on_command
 from views import get_token_cache
 
-from compactor import CompactorConfig, Continued, Prompt, SummaryRequest, View, compact_view, compose, count_tokens
+from compactor import (
+    CompactorConfig,
+    Continued,
+    Prompt,
+    SummaryRequest,
+    View,
+    compact_view,
+    compose,
+    count_message,
+    count_tokens,
+)
 from compactor.prompt.groups import group_messages
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_message
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round, StaleCompaction, open_store
 from memory.messages import ASSISTANT
 from prompts import load

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import Memory, compose, count_tokens, formats, get_counter
-from compactor.tokens import MESSAGE_TOKENS, count_message
+from compactor import Memory, compose, count_message, count_tokens, formats, get_counter
+from compactor.tokens import MESSAGE_TOKENS
 
 
 def png(width: int, height: int) -> bytes:

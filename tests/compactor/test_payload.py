@@ -20,12 +20,12 @@ from compactor import (
     View,
     compact_notes,
     compose,
+    count_prompt,
     count_tokens,
 )
 from compactor.formats import anthropic, chat, gemini, responses
 from compactor.strategies.offline import fold_in
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_prompt
 from memory import InMemoryStore, Memory, MessageError
 from memory.transfer.jsonl import export_session, import_session
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from chats import answer, chat, compacted, memory_of, user
 
-from compactor import budget_status, compose, count_tokens
-from compactor.tokens import count_prompt
+from compactor import budget_status, compose, count_prompt, count_tokens
 from memory import Memory
 
 SUMMARY = "[Conversation History Summary]\nThey greeted."

@@ -9,9 +9,9 @@ import pytest
 from chats import answer, calls, note_of, result, user, words
 from views import TokenCache
 
-from compactor import CompactorConfig, View, compose, count_tokens
+from compactor import CompactorConfig, View, compose, count_message, count_tokens
 from compactor.host_rounds import adapt_rounds
-from compactor.tokens import DEFAULT_WINDOW, MESSAGE_TOKENS, PROMPT_TOKENS, count_message
+from compactor.tokens import DEFAULT_WINDOW, MESSAGE_TOKENS, PROMPT_TOKENS
 from memory import RECALL_TOOLS, CompactedMessage, InMemoryStore, Memory, Reduction
 
 

@@ -9,10 +9,9 @@ from typing import Any
 from chats import Message, answer, assert_paired, calls, result, words
 from views import reduced
 
-from compactor import CompactorConfig, SummaryRequest, View, compose, compress_tool_runs, count_tokens
+from compactor import CompactorConfig, SummaryRequest, View, compose, compress_tool_runs, count_prompt, count_tokens
 from compactor.summarize import Work
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_prompt
 from memory import Memory, Reduction
 
 ROLE = "assistant"

@@ -15,10 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recalled import pages
 
-from compactor import ContextCompactor, Published, Reduced, Summary, SummaryRequest, compose, count_tokens
+from compactor import (
+    ContextCompactor,
+    Published,
+    Reduced,
+    Summary,
+    SummaryRequest,
+    compose,
+    count_message,
+    count_tokens,
+)
 from compactor.presets import auto_context, context_offload, memory_with_compress, selective
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.tokens import PROMPT_TOKENS, count_message
+from compactor.tokens import PROMPT_TOKENS
 from memory import Memory, Recall
 
 ROLE = "assistant"

@@ -20,6 +20,7 @@ from compactor import (
     SummaryRejected,
     SummaryRequest,
     compose,
+    count_message,
     count_tokens,
 )
 from compactor.presets import (
@@ -30,7 +31,6 @@ from compactor.presets import (
     memory_with_compress,
 )
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_message
 from compactor.transcript import quote
 from memory import ContextError, Memory
 

@@ -14,10 +14,9 @@ from chats import Message, answer, assert_paired, calls, ids, result, user, word
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import SummaryRejected, SummaryRequest, count_tokens
+from compactor import SummaryRejected, SummaryRequest, count_prompt, count_tokens
 from compactor.presets import OffloadError, OffloadFiles, OffloadResult, offload_context, read_archive
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_prompt
 from memory import MessageError
 
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from chats import calls, user, words
 
-from compactor import count_tokens
+from compactor import count_message, count_tokens
 from compactor.prompt.shorten import clip_message, clip_text
-from compactor.tokens import count_message
 
 TEXTS = (
     words(1_000),

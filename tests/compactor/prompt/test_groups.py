@@ -7,9 +7,9 @@ import json
 import pytest
 from chats import Message, answer, calls, ids, result, user
 
-from compactor import MessageGroup, count_tokens
+from compactor import MessageGroup, count_message, count_tokens
 from compactor.prompt.groups import APPROVAL_REQUEST, APPROVAL_RESPONSE, NO_RESULT, group_messages
-from compactor.tokens import MESSAGE_TOKENS, count_message
+from compactor.tokens import MESSAGE_TOKENS
 from memory import Attachment, Memory, Post, Round, ToolCall
 
 

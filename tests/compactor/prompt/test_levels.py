@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from chats import answer, calls, result, user, words
 
-from compactor import MessageGroup, TokenCounter, count_tokens
+from compactor import MessageGroup, TokenCounter, count_message, count_tokens
 from compactor.prompt.groups import group_messages
 from compactor.prompt.shorten import PromptPart, shorten_part
 from compactor.prompt.token_cache import TokenCache, is_pinned
-from compactor.tokens import count_message
 from memory import Memory, Round
 
 LARGE = "\n".join(f"{number:04} one row of a large table" for number in range(400))

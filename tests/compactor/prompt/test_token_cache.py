@@ -15,7 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threads import at_once
 
-from compactor import CompactorConfig, ContextCompactor, TokenCounter, compose, count_tokens
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    TokenCounter,
+    compose,
+    count_message,
+    count_prompt,
+    count_tokens,
+)
 from compactor.host_rounds import HostRounds
 from compactor.prompt import token_cache as token_caches
 from compactor.prompt.groups import group_messages
@@ -32,7 +40,6 @@ from compactor.prompt.token_cache import (
     get_token_cache,
 )
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_message, count_prompt
 from memory import InMemoryStore, Memory, Post, Reduction, Round, Rounds
 
 

@@ -26,11 +26,10 @@ from model_server import Exchange, ModelServer, completion, drop, drop_midway, r
 from openai import AsyncOpenAI, OpenAI
 from proxied import KEY, _message, answer_any, proxy, read_text
 
-from compactor import CompactorConfig, InMemoryStore, SummarizerError, SummaryRequest, get_counter
+from compactor import CompactorConfig, InMemoryStore, SummarizerError, SummaryRequest, count_prompt, get_counter
 from compactor.integrations.redaction import redact
 from compactor.server.proxy.summarizer import KEY_SECONDS, RequestSummarizers
 from compactor.testing import FakeClock
-from compactor.tokens import count_prompt
 from memory import StoreUnreachable
 
 WORDS = "How many of the rows that we loaded from the archive this morning are still without a name or a date? "
