@@ -153,9 +153,8 @@ class SessionNames:
         self._read_prints, self._list_candidates = read_prints, list_candidates
         self._lock = threading.Lock()  # guards all below; never held during a callback
         self._known: OrderedDict[tuple[str, str], History] = OrderedDict()  # by tenant and session
-        self._by_prefix: defaultdict[tuple[str, str], list[str]] = defaultdict(
-            list
-        )  # sessions by the start of their ids
+        # Sessions by the start of their ids.
+        self._by_prefix: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
 
     def find(self, tenant: str, tag: bytes, name: str, history: History, *, is_long: bool = False) -> str:
         """Return the session of a *history*; empty if it needs none yet: before the model's first answer, only one that
