@@ -19,7 +19,7 @@ from memory.stores.base import DueSession, adapt_store
 from memory.values import ValueObject
 
 from ..background import ContextCompactor, Options
-from ..config import Settings
+from ..config import CompactorConfig, Settings
 from ..cost.limits import Limits
 from ..events import EventHooks, EventLog, Failed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
 from ..health import find_failures
@@ -97,11 +97,31 @@ def run_due(
                 Skipped(role=role, generation=0, reason=Skip.LIMITED, rounds=0, tail=0, closed=0, retry_in=wait)
             )
             return Outcome(reason=str(Skip.LIMITED), retry_in=wait)
+    outcome = None
+    try:
+        outcome = _run_cycle(store, session, role, config, summarizer, options, failures.number)
+    finally:  # a permit that no call has taken is another's
+        unused = outcome is None or (outcome.published is None and outcome.reason != Skip.LIMITED)
+        if shared is not None and wait == 0 and unused:
+            shared.withdraw_job(session, role)
+    return outcome
+
+
+def _run_cycle(
+    store: Store,
+    session: str,
+    role: str,
+    config: CompactorConfig,
+    summarizer: object | None,
+    options: Options,
+    failures: int,
+) -> Outcome:
+    clock = options.get("clock") or SYSTEM_CLOCK
     memory, jobs, outcomes = Memory(session, store=store, clock=clock.now), _JobQueue(), _OutcomeRecorder()
     options["executor"] = jobs
     compactor = ContextCompactor.for_role(memory, role, config, summarizer, **options)
     compactor.on_event(outcomes.record, (Failed, Prepared, Reduced, Rejected, Skipped, Stopped))
-    compactor.remember_failures(failures.number)
+    compactor.remember_failures(failures)
     before = compactor.get_compaction()
     try:
         compactor.start()
@@ -110,10 +130,7 @@ def run_due(
         compactor.stop(0)
     after = compactor.get_compaction()
     is_new = after is not None and (before is None or after.generation != before.generation)
-    outcome = outcomes.make_outcome(after if is_new else None)
-    if shared is not None and wait == 0 and outcome.published is None and outcome.reason != Skip.LIMITED:
-        shared.withdraw_job(session, role)
-    return outcome
+    return outcomes.make_outcome(after if is_new else None)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -44,7 +44,7 @@ from compactor.cost.shared_limits import SharedPermit, SharedTicket, find_provid
 from compactor.journal import LEASE_SECONDS
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.workers import Worker, run_due
-from memory import Memory, Store, StoreUnreachable
+from memory import Memory, Store, StoreDamaged, StoreUnreachable
 from memory.events import Event
 from memory.stores import join_name
 
@@ -949,6 +949,24 @@ def test_a_job_that_was_woken_and_needs_no_model_gives_its_permit_back(store: St
     held.end()
     assert run("nothing due").published is None
     assert [*dict.fromkeys(session for session, _ in jobs.asked)] == ["nothing due", "u"]
+
+
+def test_a_job_that_was_woken_and_raises_gives_its_permit_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = SharedLimits(store, ONE, dispatcher=(jobs := Jobs()))
+    held = Actor(limits, "t")
+    assert held.ask() is None
+    run = partial(run_due, store, role=ROLE, summarizer=ScriptedSummarizer(), limits=limits)
+    for name in ("damaged", "u"):
+        assert run(name).reason == Skip.LIMITED
+    held.end()
+
+    def refuse(*_args: object, **_options: object) -> Memory:
+        raise StoreDamaged("the log cannot be read")
+
+    monkeypatch.setattr("compactor.workers.due.Memory", refuse)
+    with pytest.raises(StoreDamaged):
+        run("damaged")
+    assert [*dict.fromkeys(session for session, _ in jobs.asked)] == ["damaged", "u"]
 
 
 def test_a_job_without_a_model_waits_for_no_permit(store: Store) -> None:
