@@ -306,4 +306,4 @@ EVALUATION_THREADS = DaemonExecutor(MAX_EVALUATION_THREADS, "compactor-evaluatio
 #: Where they do so if an evaluation calls functions of the host's own, which may hang.
 HOST_EVALUATION_THREADS = DaemonExecutor(1, "compactor-host-evaluations")
 #: Seconds after which an evaluation keeps that thread for itself, and the evaluations that wait get another.
-HOST_EVALUATION_SECONDS = 1.0
+HOST_EVALUATION_SECONDS = 0.05
