@@ -77,7 +77,7 @@ def make_app(broker: str, worker: Worker | None = None) -> Celery:
         task_queue_max_priority=MAX_PRIORITY,  # RabbitMQ's
         worker_prefetch_multiplier=1,
         broker_connection_retry_on_startup=True,
-        broker_transport_options=_REDIS if broker.startswith("redis") else {},
+        broker_transport_options=_REDIS if broker.startswith(("redis", "sentinel")) else {},
         beat_schedule={SWEEP: {"task": SWEEP, "schedule": 60.0}, RESCUE: {"task": RESCUE, "schedule": 0.5}},
     )
     if worker is not None:
