@@ -3,6 +3,7 @@ dialogues and PostgreSQL."""
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import json
 import os
@@ -30,6 +31,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Before anything imports it: asserts outside of test files show no values otherwise.
 pytest.register_assert_rewrite("memory.stores.contract")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The garbage collector looks at no test and module: a full collection would take half a second for each process."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
