@@ -20,6 +20,7 @@ import pytest
 from command_line import TERMINAL, refusal, run
 from fenced import ROOT
 from rich.console import Console
+from threads import wait_until
 
 from compactor import (
     ContextCompactor,
@@ -100,9 +101,11 @@ def test_every_prompt_fits_and_most_of_the_tokens_are_saved(whole: Any) -> None:
 
 
 def test_no_turn_waits_for_a_summarizer_that_takes_a_minute() -> None:
-    """All rounds are played while both roles' first summaries are still being made."""
+    """More rounds are played while both roles' first summaries are still being made."""
     with Demo(replace(SALES_FORECAST, window=10**9), latency=60) as demo:
-        demo.play(20)
+        demo.play(16)
+        wait_until(lambda: all(one.compactor.status().state is State.COMPACTING for one in demo.agents.values()))
+        demo.play(4)
         states = [agent.compactor.status().state for agent in demo.agents.values()]
         ends = [agent.compactor.status().end_index for agent in demo.agents.values()]
         assert not demo.settle(timeout=0)
