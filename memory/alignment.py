@@ -18,7 +18,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain, islice, pairwise
 from operator import attrgetter, is_
 from struct import iter_unpack
@@ -36,7 +35,7 @@ from .fingerprints import (
     get_print,
     is_result,
 )
-from .rounds import copy_with
+from .rounds import cached_property, copy_with
 from .values import ValueObject
 
 #: Maximum messages that replace dropped ones: a summary, perhaps with its request or an acknowledgement.
