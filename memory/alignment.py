@@ -156,7 +156,8 @@ def follow(log: LogFingerprints, prints: bytes, messages: Sequence[Message], anc
 
 def _list_known(log: LogFingerprints, prints: bytes, last: HostList) -> list[Anchor]:
     """Return the anchors of the *last* call that are still valid: the log is unchanged there, and the host's list up to
-    there. A list may begin with an edited message if the next one is unchanged."""
+    there. A list may begin with an edited message if the next one is unchanged. Its last message is never a summary of
+    the host's own: a prompt needs it."""
     same = _count_equal(last.prints, 0, prints, 0, min(len(last.prints), len(prints)) // SIZE)
     if not same and not 0 < len(prints) > SIZE < len(last.prints):
         return []
@@ -170,7 +171,7 @@ def _list_known(log: LogFingerprints, prints: bytes, last: HostList) -> list[Anc
         )
         if index > same or not (is_in_log or log_index == len(log.kinds)):
             break
-        valid.append(anchor)
+        valid.append(Anchor(max(min(index, len(prints) // SIZE - 1), 0), log_index))
     return valid
 
 

@@ -842,11 +842,13 @@ def test_a_window_that_begins_with_a_call_that_repeats_keeps_the_call_with_its_r
     assert memory.sync(window, on_divergence="raise") == Synced(0, 8, dropped=8)
 
 
-def test_a_summary_at_the_end_of_the_list_has_no_reference() -> None:
-    """The host went back to it."""
+def test_the_last_message_is_in_the_log_even_if_it_is_the_hosts_summary() -> None:
+    """The host went back to it, and a prompt ends with it; what it stands for stays."""
     memory = Memory()
     memory.sync(TURNS)
     memory.sync([user("A summary."), *TURNS[8:]])
     synced = memory.sync([user("A summary.")])
-    assert (synced.references, synced.find("r1.p0"), synced.skipped) == ([None], None, 1)
-    assert memory.messages() == TURNS[:8]
+    assert (synced.appended, synced.skipped) == (1, 0)
+    assert synced.references[-1] is not None
+    assert memory.messages() == [*TURNS[:8], user("A summary.")]
+    assert memory.sync([user("A summary."), says("Go on.")]) == Synced(1, 1, dropped=8)
