@@ -5,7 +5,8 @@ messages (a hole in the list), or its history has changed. It is a hole if there
 end or beyond doubt:
 
 - an object of the last call is evidence enough, if the host has none of the dropped objects elsewhere in its list;
-- texts that the log has once are ``UNIQUE`` evidence, and others are ``REPEATED``: a hole needs ``ENOUGH``;
+- texts that the log has once are ``UNIQUE`` evidence, and others are ``REPEATED``: a hole needs ``ENOUGH``, and
+  ``MADE_ANEW`` if the host gives other objects again but not these;
 - a summary in the hole needs ``STRONG`` evidence. It says what nobody said before, and makes the list shorter.
 
 Otherwise the alignment ends there, and is diverged: ``sync`` then undoes the log's messages behind it and writes the
@@ -45,6 +46,8 @@ MAX_SUMMARY = 2
 UNIQUE, REPEATED = 4, 1
 #: Minimum evidence behind a hole; and if it has a summary, or the histories diverge later.
 ENOUGH, STRONG = 2 * UNIQUE, 3 * UNIQUE
+#: Minimum evidence of new objects if the host gives others again: more than a turn has that the agent does once more.
+MADE_ANEW = 6 * UNIQUE
 #: Minimum matching messages behind a summary, and of a list that repeats itself, see ``_find_newest``.
 MIN_MATCHING = 4
 #: Maximum log messages with the same text that are tried as the end of a hole, the newest first.
@@ -74,16 +77,6 @@ class HostList(ValueObject):
     anchors: Sequence[Anchor] = ()
     #: The host's objects; all, the first one alone, or none.
     messages: Sequence[Message] = ()
-
-    def cut(self, first: int) -> HostList:
-        """Return the list from index *first* on."""
-        ends = [*(one.host_index for one in self.anchors[1:]), first + 1]
-        anchors = [
-            Anchor(max(index - first, 0), log_index + max(first - index, 0))
-            for (index, log_index), end in zip(self.anchors, ends, strict=False)
-            if end > first
-        ]
-        return HostList(self.prints[first * SIZE :], anchors, self.messages[first:])
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -125,6 +118,10 @@ def align(log: LogFingerprints, prints: bytes, messages: Sequence[Message], last
         return follow(log, prints, messages, [Anchor(0, len(log.kinds))])
     anchors = _list_known(log, prints, last) or [Anchor(0, 0)]
     known = follow(log, prints, messages, anchors)
+    if known.host_end == len(messages) and find_log_index(known.spans, len(messages) - 1) is None:
+        # A prompt needs the last message, so it cannot be skipped as a summary of the host's own.
+        anchors[-1] = Anchor(len(messages) - 1, anchors[-1].log_index)
+        known = follow(log, prints, messages, anchors)
     return _Aligner(log, prints, messages, last).align(anchors) if known.is_diverged else known
 
 
@@ -156,8 +153,7 @@ def follow(log: LogFingerprints, prints: bytes, messages: Sequence[Message], anc
 
 def _list_known(log: LogFingerprints, prints: bytes, last: HostList) -> list[Anchor]:
     """Return the anchors of the *last* call that are still valid: the log is unchanged there, and the host's list up to
-    there. A list may begin with an edited message if the next one is unchanged. Its last message is never a summary of
-    the host's own: a prompt needs it."""
+    there. A list may begin with an edited message if the next one is unchanged."""
     same = _count_equal(last.prints, 0, prints, 0, min(len(last.prints), len(prints)) // SIZE)
     if not same and not 0 < len(prints) > SIZE < len(last.prints):
         return []
@@ -171,8 +167,19 @@ def _list_known(log: LogFingerprints, prints: bytes, last: HostList) -> list[Anc
         )
         if index > same or not (is_in_log or log_index == len(log.kinds)):
             break
-        valid.append(Anchor(max(min(index, len(prints) // SIZE - 1), 0), log_index))
+        valid.append(anchor)
     return valid
+
+
+def cut_list(log: LogFingerprints, last: HostList, first: int) -> HostList:
+    """Return the *last* list without what stood before its object at index *first*."""
+    if not first:
+        return last
+    known = follow(log, last.prints, last.messages, _list_known(log, last.prints, last) or [Anchor(0, 0)])
+    log_index = find_log_index(known.spans, first)
+    anchors = [Anchor(0, log_index)] if log_index is not None else []
+    anchors += [Anchor(index - first, place) for index, place in known.anchors if index > first]
+    return HostList(last.prints[first * SIZE :], anchors, last.messages[first:])
 
 
 class _Aligner:
@@ -276,7 +283,7 @@ class _Aligner:
                 return best, UNIQUE
             elif evidence >= UNIQUE:
                 is_short = index == 0 and len(self.messages) <= 2
-                return best, evidence - (UNIQUE if is_short else STRONG if self.has_objects else ENOUGH)
+                return best, evidence - (UNIQUE if is_short else MADE_ANEW if self.has_objects else ENOUGH)
         return None
 
     def _has_moved(self, first: int, end: int) -> bool:
@@ -292,15 +299,15 @@ class _Aligner:
         return islice(places, MAX_TRIED)
 
     def _count_evidence(self, found: Alignment, repeated: int, first: int = 0) -> int:
-        """Return the evidence from index *first* of the host's list on that *found* is no coincidence, at most twice
-        ``STRONG``; *repeated* for each text that repeats.
+        """Return the evidence from index *first* of the host's list on that *found* is no coincidence, at most
+        ``MADE_ANEW``; *repeated* for each text that repeats.
 
         Erased messages are no evidence; nor are results that repeat, because the same call often has the same one.
         """
         evidence = 0
         for host_start, log_start, size in found.spans:
             for index in range(max(host_start, first), host_start + size):
-                if evidence >= 2 * STRONG:
+                if evidence >= MADE_ANEW:
                     return evidence
                 log_index = log_start + index - host_start
                 if self.log.kinds[log_index] >= ERASED:

@@ -14,7 +14,18 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import messages as chat
-from .alignment import Alignment, Anchor, HostList, MatchingSpan, align, count_same, find_log_index, follow, list_parts
+from .alignment import (
+    Alignment,
+    Anchor,
+    HostList,
+    MatchingSpan,
+    align,
+    count_same,
+    cut_list,
+    find_log_index,
+    follow,
+    list_parts,
+)
 from .arguments import name_kind, require
 from .entries import HEADER_MESSAGE, HEADER_PART
 from .errors import HistoryDiverged, MessageError
@@ -111,15 +122,19 @@ def sync_messages(
     header_posts = [_parse(one, place) for place, one in enumerate(given[:header_size])]
     state = memory._sync_state or SyncState()
     prints, same, first = _print_host(body, header_size, state.last, newest)
-    last, undone = state.last.cut(first), 0
     anchors: Sequence[Anchor] = ()
+    undone = 0
     while True:
         now = memory.snapshot
         log = read_log(now, state.log)
         state = memory._sync_state = copy_with(state, log=log)
         # Keep the alignment: after an undone call with its results, nothing may be left to match.
         is_known = anchors and anchors[-1].log_index <= len(log.kinds)
-        found = follow(log, prints, body, anchors) if is_known else align(log, prints, body, last)
+        found = (
+            follow(log, prints, body, anchors)
+            if is_known
+            else align(log, prints, body, cut_list(log, state.last, first))
+        )
         if found.is_diverged:
             if on_divergence == "raise":
                 raise HistoryDiverged(header_size + found.host_end, _make_reference(log.places[found.log_end]))
@@ -144,7 +159,7 @@ def sync_messages(
             break
     written = array("Q", (pack_place(one.round_number, one.post_number) for one in places[len(changes) :]))
     log = log.add(prints[len(prints) - SIZE * len(written) :], written)
-    again = same or not last.messages or not {*map(id, body)}.isdisjoint(map(id, last.messages))
+    again = same or not state.last.messages or not {*map(id, body)}.isdisjoint(map(id, state.last.messages))
     memory._sync_state = SyncState(
         log, HostList(log.prints if log.prints == prints else prints, found.anchors, body if again else body[:1])
     )

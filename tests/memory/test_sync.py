@@ -852,3 +852,24 @@ def test_the_last_message_is_in_the_log_even_if_it_is_the_hosts_summary() -> Non
     assert synced.references[-1] is not None
     assert memory.messages() == [*TURNS[:8], user("A summary.")]
     assert memory.sync([user("A summary."), says("Go on.")]) == Synced(1, 1, dropped=8)
+
+
+def test_a_turn_that_the_agent_does_again_after_a_fork_does_not_keep_what_the_host_left_out() -> None:
+    """The host gives its objects again, and new ones with the words of the turn that follows in the log."""
+    memory = Memory()
+    first, left_out = user("Which rows?"), user("Only those of May.")
+    turn = [user("Show them."), calls(("c1", "look", "{}")), result("c1", "row 1"), says("One row.")]
+    memory.sync([first, left_out, *turn])
+    history = [first, *copy.deepcopy(turn)]
+    assert memory.sync(history) == Synced(4, 1, undone=5)
+    assert memory.messages() == history
+
+
+def test_what_the_agent_keeps_for_itself_does_not_hide_what_the_host_dropped() -> None:
+    """A note stands in the log between the host's messages."""
+    memory = Memory()
+    memory.sync(TURNS[:2])
+    memory.append(says("a note"), kind="note")
+    memory.sync(TURNS[:6])
+    memory.sync(TURNS[1:6])
+    assert memory.sync(TURNS[2:6], on_divergence="raise") == Synced(0, 4, dropped=2)
