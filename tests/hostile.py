@@ -37,6 +37,7 @@ SIZES = (2_000, 32_000, 512_000)
 
 def find_growth(read: Read, sizes: tuple[int, ...] = SIZES) -> str:
     """Return at which text *read* takes longer than in proportion; empty where at none. Stops at the first."""
+    _seconds(read, ENDING)  # loads what is loaded once
     head, piece = max(_parts(), key=lambda parts: _seconds(read, text_of(*parts, sizes[0])))
     before = _seconds(read, text_of(head, piece, sizes[0]))
     for size in sizes[1:]:

@@ -418,7 +418,7 @@ def test_what_only_reads_takes_half_a_megabyte(reader: str) -> None:
 @pytest.mark.parametrize("reader", LONGER)
 def test_what_works_with_a_text_takes_in_proportion(reader: str) -> None:
     """Units and transcripts, statements, actions, notes and quotes."""
-    assert not find_growth(LONGER[reader], (250, 4_000, 64_000))
+    assert not find_growth(LONGER[reader], (500, 8_000, 128_000))
 
 
 @pytest.mark.slow
