@@ -42,8 +42,7 @@ class Compaction(Conversations[ChatMessage]):
     def tools(self, session_id: str) -> list[FunctionTool]:
         """Return the tools of ``Recall``, for the agent with that memory: they read back text that it omits."""
         bound = self.bind_tools(self.name_session(session_id, session_id))
-        tools = [(ToolMetadata(description, name, arguments), call) for name, description, arguments, call in bound]
-        return [FunctionTool(async_fn=call, metadata=metadata) for metadata, call in tools]
+        return [FunctionTool(async_fn=run, metadata=ToolMetadata(text, name, kind)) for name, text, kind, run in bound]
 
     def read(self, items: Sequence[ChatMessage]) -> Iterable[Group[ChatMessage]]:
         return [Group([item], llama_index.to_chat([item])) for item in items]
@@ -54,9 +53,8 @@ class Compaction(Conversations[ChatMessage]):
 
 def _find_compaction(key: str) -> Compaction:
     """Return the Compaction with that *key*; in another process, the only one."""
-    if (
-        found := _compactions.get(key) or (next(iter(_compactions.values())) if len(_compactions) == 1 else None)
-    ) is None:
+    found = _compactions.get(key) or (next(iter(_compactions.values())) if len(_compactions) == 1 else None)
+    if found is None:
         raise LookupError("the memory's Compaction is gone: make one before you restore it, or call make_memory of one")
     return found
 
