@@ -133,7 +133,8 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
 
 
 async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds: float = 30.0, **options: Any) -> None:
-    """Run jobs, *concurrency* at once, until SIGTERM or SIGINT. Running jobs then get *drain_seconds* to finish.
+    """Run jobs, *concurrency* at once and one more, which sweeps and retries need, until SIGTERM or SIGINT. Running
+    jobs then get *drain_seconds* to finish.
 
     Unfinished jobs return to the queue. *options* are Procrastinate's for a worker.
     """
