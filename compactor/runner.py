@@ -92,7 +92,7 @@ class Consequences(ValueObject):
     #: It failed: that is an event, and the next run is a back-off away.
     is_failure: bool = False
     #: Another run follows at once: something else is current now, or more may be due.
-    looks_again: bool = False
+    evaluates_again: bool = False
     #: Callers of ``compact_now`` get an answer though there is no result.
     answers: bool = False
     #: The compactor stops: there will be nothing to do any more.
@@ -107,15 +107,15 @@ def decide_consequences(error: BaseException | None, discards: int, *, forced: b
         case LeasedElsewhere() | LoopPaused():  # an event already, and no failure
             return Consequences(discards, answers=True)
         case LimitReached():  # likewise; callers go on waiting, as the compactor does in the queue
-            return Consequences(discards, looks_again=True)
+            return Consequences(discards, evaluates_again=True)
         case SessionPurged():  # nobody can write to this session again
             return Consequences(discards, answers=True, stops=True)
         case StaleCompaction(reason="interpreter_exit"):  # to evaluate again would never end
             return Consequences(discards, answers=True)
         case StaleCompaction(reason="stopped"):
-            return Consequences(discards, looks_again=True)
+            return Consequences(discards, evaluates_again=True)
         case StaleCompaction() if discards == 0:
-            return Consequences(1, looks_again=True)
+            return Consequences(1, evaluates_again=True)
         case StaleCompaction():  # rounds that are others at every reading would be paid for again and again
             return Consequences(discards + 1, is_failure=True, answers=True)
     return Consequences(discards, is_failure=True, answers=True)
@@ -526,7 +526,7 @@ class Runner:
             stops = outcome.stops and running
             if error is not None and (outcome.is_failure or outcome.stops):
                 self.last_error = describe_error(error)
-            if outcome.looks_again or result is not None or rested:
+            if outcome.evaluates_again or result is not None or rested:
                 self._pending = True
             if self._waiters and (outcome.answers or result is not None):
                 self._resolve_waiters(result, error)
