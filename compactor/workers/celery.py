@@ -50,7 +50,7 @@ class CeleryDispatcher:
 
     def __init__(self, broker: str | Celery) -> None:
         self._app = make_app(broker) if isinstance(broker, str) else broker
-        self._priorities = Priorities()
+        self.priorities = Priorities()
 
     def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
         """Enqueue a job; return once the broker has it. A job whose time is over goes ahead of all others.
@@ -58,7 +58,7 @@ class CeleryDispatcher:
         Raises kombu's ``OperationalError`` if the broker is unreachable.
         """
         is_now = not_before is not None and not_before <= datetime.now(UTC)
-        priority = FIRST if is_now else self._priorities.find(session, counts=True)
+        priority = FIRST if is_now else self.priorities.find(session, counts=True)
         _send(self._app, escape(session), escape(role), not_before, priority=priority)
 
     def close(self) -> None:
@@ -66,8 +66,11 @@ class CeleryDispatcher:
 
 
 def make_app(broker: str, worker: Worker | None = None) -> Celery:
-    """Return a Celery app. With a *worker*, it has the jobs: compact, and sweep every minute."""
-    app = Celery("compactor", broker=broker)
+    """Return a Celery app. With a *worker*, it has the jobs: compact, sweep every minute, and on Redis rescue."""
+    app, is_redis = Celery("compactor", broker=broker), broker.startswith(("redis", "sentinel"))
+    schedule = {SWEEP: {"task": SWEEP, "schedule": 60.0}}
+    if is_redis:  # others give a killed worker's job to the next one at once
+        schedule[RESCUE] = {"task": RESCUE, "schedule": 0.5}
     app.conf.update(
         task_default_queue=QUEUE,
         task_ignore_result=True,
@@ -77,8 +80,8 @@ def make_app(broker: str, worker: Worker | None = None) -> Celery:
         task_queue_max_priority=MAX_PRIORITY,  # RabbitMQ's
         worker_prefetch_multiplier=1,
         broker_connection_retry_on_startup=True,
-        broker_transport_options=_REDIS if broker.startswith(("redis", "sentinel")) else {},
-        beat_schedule={SWEEP: {"task": SWEEP, "schedule": 60.0}, RESCUE: {"task": RESCUE, "schedule": 0.5}},
+        broker_transport_options=_REDIS if is_redis else {},
+        beat_schedule=schedule,
     )
     if worker is not None:
         _add_jobs(app, worker)
@@ -110,7 +113,8 @@ def _add_jobs(app: Celery, worker: Worker) -> None:
             time.sleep(LIMITED_PAUSE)
         is_waited_out = outcome.reason == BACKING_OFF and not waits  # else each job would start its own chain
         if not is_waited_out and (at := find_retry_time(outcome)) is not None:
-            _send(app, session, role, at, waits=outcome.reason != Skip.LEASED)
+            priority = dispatcher.priorities.find(unescape(session))
+            _send(app, session, role, at, waits=outcome.reason != Skip.LEASED, priority=priority)
 
     @app.task(name=SWEEP, shared=False)  # type: ignore[untyped-decorator]
     def sweep() -> None:

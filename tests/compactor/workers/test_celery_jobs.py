@@ -91,6 +91,31 @@ def test_a_tenant_with_few_jobs_goes_ahead_of_one_with_many(broker: str, levels:
     assert found == levels
 
 
+def test_a_retry_has_its_tenants_priority() -> None:
+    """A tenant with many jobs gets no further ahead by failing."""
+    levels: list[int] = []
+
+    class Waking(RecordingWorker):
+        def wake_by(self, dispatcher: Dispatcher) -> None:
+            self.dispatcher = dispatcher
+
+    worker = Waking(*[Outcome(reason="failed", retry_in=5.0)] * 2)
+    app = make_app("amqp://localhost//", worker)  # type: ignore[arg-type]
+    app.send_task = lambda *_, priority, **_more: levels.append(priority)
+    busy, quiet = join_name("busy", "s"), join_name("quiet", "s")
+    for _ in range(4):
+        worker.dispatcher.due(busy, "a")
+    for session in (busy, quiet):
+        app.tasks["compactor.compact"](session, "a")
+    assert levels[4:] == [6, 8]
+
+
+def test_only_redis_needs_rescues() -> None:
+    """RabbitMQ gives a killed worker's job to another worker at once: nobody has to look for it."""
+    schedules = {broker: {*make_app(f"{broker}://localhost//").conf.beat_schedule} for broker in ("amqp", "redis")}
+    assert schedules == {"amqp": {"compactor.sweep"}, "redis": {"compactor.sweep", "compactor.rescue"}}
+
+
 def test_sweeps_and_rescues_run_beside_the_jobs() -> None:
     """Not behind them in the queue; if one fails, the others go on."""
     called: list[str] = []
@@ -104,7 +129,7 @@ def test_sweeps_and_rescues_run_beside_the_jobs() -> None:
             called.append("rescue")
             return 0
 
-    app = make_app("memory://", Tended())  # type: ignore[arg-type]
+    app = make_app("redis://localhost/0", Tended())  # type: ignore[arg-type]
     beat = Beat(app)
     for entry in beat.schedule.values():
         beat.apply_entry(entry)
