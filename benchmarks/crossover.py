@@ -66,11 +66,11 @@ def asked(covered: int) -> Asked:
         agent_asks()
         compactor.compact_now()
     request = requests[-1]
-    assert request.continued is not None, "the agent's last prompt shows all that is to be summarised"
+    assert request.continued_prompt is not None, "the agent's last prompt shows all that is to be summarised"
     separate, none = prefixes.taken(MODEL, request.messages, (), 0)
-    behind, cached = prefixes.taken(MODEL, request.continued.messages, (), 0)
+    behind, cached = prefixes.taken(MODEL, request.continued_prompt.messages, (), 0)
     assert none == 0, "a transcript begins like no prompt of the agent's"
-    return Asked(covered, separate, behind, cached, count_message(request.continued.messages[-1], count_tokens))
+    return Asked(covered, separate, behind, cached, count_message(request.continued_prompt.messages[-1], count_tokens))
 
 
 def _talk(memory: Memory, rounds: int) -> None:

@@ -151,7 +151,7 @@ if TYPE_CHECKING:
     )
     from .summarizers import (
         AnthropicSummarizer,
-        Continued,
+        ContinuedPrompt,
         ExtractiveSummarizer,
         GeminiSummarizer,
         OpenAISummarizer,
@@ -182,7 +182,7 @@ else:
         "runner": "State",
         "sessions": "Session Sessions SessionsStatus",
         "strategies": "compact_notes compact_rounds compact_view compress_tool_runs drop offload_large pin_system",
-        "summarizers": "AnthropicSummarizer Continued ExtractiveSummarizer GeminiSummarizer OpenAISummarizer"
+        "summarizers": "AnthropicSummarizer ContinuedPrompt ExtractiveSummarizer GeminiSummarizer OpenAISummarizer"
         " Summarizer SummarizerError Summary SummaryRequest from_chat_model",
         "timers": "DaemonExecutor",
         "triggers": "Condition Trigger Verdict after_rounds over_messages over_tokens over_usage when",
@@ -203,7 +203,7 @@ __all__ += ["Dollars", "Limit", "Limits", "LimitsStatus", "ModelFacts", "Moment"
 __all__ += ["Settings", "SharedLimits", "State", "Trigger", "Verdict", "after_rounds", "cost_optimal", "deferred"]
 __all__ += ["find_model", "over_messages", "over_tokens", "over_usage", "when"]
 # What it makes, and of what.
-__all__ += ["AnthropicSummarizer", "Continued", "Difference", "ExtractiveSummarizer", "GeminiSummarizer"]
+__all__ += ["AnthropicSummarizer", "ContinuedPrompt", "Difference", "ExtractiveSummarizer", "GeminiSummarizer"]
 __all__ += ["MessageGroup", "OpenAISummarizer", "PromptTemplate", "Strategy", "Summarizer", "Summary", "SummaryRequest"]
 __all__ += ["TokenCounter", "View", "compact_notes", "compact_rounds", "compact_view", "compare", "compress_tool_runs"]
 __all__ += ["count_message", "count_prompt", "count_tokens", "drop", "from_chat_model", "get_counter", "offload_large"]

@@ -138,7 +138,7 @@ class CompactorConfig(FrozenModel):
     token_ratio: float = Field(default=0.75, gt=0, le=1)
     """Share of ``max_tokens`` at which a compaction is due."""
     summarizer_input_tokens: int = Field(default=24_000, ge=256)
-    """Maximum tokens of a request to the summarizer. Longer input is folded in by several requests."""
+    """Maximum tokens of a request to the summarizer. Longer input is summarized in several requests."""
     target_tokens: int | None = Field(default=1_000, gt=0)
     """Desired length of a summary in tokens. None: no target."""
     summary_attempts: int = Field(default=2, ge=1)
@@ -263,12 +263,12 @@ class Settings(ValueObject):
     or have it after the role, are never ignored.
     """
 
-    base: CompactorConfig = field(default_factory=CompactorConfig)
+    defaults: CompactorConfig = field(default_factory=CompactorConfig)
     """The configuration of roles without settings of their own, except for their prompt."""
     _by_role: tuple[tuple[str, CompactorConfig], ...] = ()
 
     def __post_init__(self) -> None:
-        require("base", self.base, CompactorConfig, "a CompactorConfig; Settings.from_dict({...}) reads keys")
+        require("defaults", self.defaults, CompactorConfig, "a CompactorConfig; Settings.from_dict({...}) reads keys")
 
     @classmethod
     def from_file(
@@ -310,8 +310,8 @@ class Settings(ValueObject):
         values = _read_keys(data, where, (ignore,) if isinstance(ignore, str) else tuple(ignore))
         values |= _read_env(os.environ if env is None else env)
         roles = sorted({role for role, _ in values if role})
-        base, *own = (_make_config(role, values, base_dir, where) for role in ("", *roles))
-        return cls(base, tuple(zip(roles, own, strict=True)))
+        defaults, *own = (_make_config(role, values, base_dir, where) for role in ("", *roles))
+        return cls(defaults, tuple(zip(roles, own, strict=True)))
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -324,9 +324,9 @@ class Settings(ValueObject):
         name = _make_snake_case(role)
         if (own := dict(self._by_role).get(name)) is not None:
             return own
-        if name in list_shipped() and "prompt_template_path" not in self.base.model_fields_set:
-            return self.base.copy_with(prompt_template_path=name)
-        return self.base
+        if name in list_shipped() and "prompt_template_path" not in self.defaults.model_fields_set:
+            return self.defaults.copy_with(prompt_template_path=name)
+        return self.defaults
 
 
 def check_config(config: object) -> CompactorConfig:

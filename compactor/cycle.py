@@ -287,7 +287,7 @@ class Cycle:
         getter, role = self.rounds_now, self.token_cache.role
         if getter is None:
             return adapt_rounds(self.rounds_getter(), role)
-        return Rounds(getter.memory.snapshot, role or getter.role, include_failed=False)
+        return Rounds(getter.memory.snapshot, role or getter.role, include_hidden=False)
 
     def publish_if_shorter(self, *, needed: bool = True) -> bool:
         """Publish the deferred compaction if it makes prompts shorter; return whether another one is shown now.
@@ -304,13 +304,12 @@ class Cycle:
                 current.show_deferred()
         return self.journal.read().generation != before
 
-    def fold_offline(self) -> bool:
-        """Publish the due rounds folded in without a model, behind the model's text; return whether prompts got
-        shorter.
+    def extend_offline(self) -> bool:
+        """Publish an extract of the due rounds behind the model's text; return whether prompts got shorter.
 
-        Only if the trigger is due with what was folded in before. A deferred compaction is shown first.
+        Only if the trigger is due with what was extracted before. A deferred compaction is shown first.
         """
-        from .strategies.offline import STRATEGY, fold_in
+        from .strategies.offline import STRATEGY, extend_offline
 
         current = StrategyPass(self)
         if not self.config.enabled or current.view.total == 0 or current.is_reverted():
@@ -322,7 +321,7 @@ class Cycle:
         end = current.ahead.find_due_end(self.trigger.config or self.config, verdict.token_threshold)
         current.show_deferred()
         view = current.view
-        overlay = fold_in(view, end, self.config.target_tokens, current.work.summarizer)
+        overlay = extend_offline(view, end, self.config.target_tokens, current.work.summarizer)
         if overlay is None or view.count_tokens_before(overlay) >= view.compaction_tokens + view.count_closed_tokens(
             view.end, end
         ):
@@ -473,7 +472,7 @@ class StrategyPass:
             last = get_token_cache(getter.memory, self.view.role, work.count).prompt_limits.last_prompt
         if last is not None and work.may_continue(last.model or cycle.config.model):
             limit = work.config.summarizer_input_tokens
-            work.continued = partial(
+            work.continue_prompt = partial(
                 last.go_on, self.view, model=cycle.config.model, count=work.count, limit=limit, reads=work.reads
             )
         if self._state.prepared and cycle.deferral is None:  # with deferral, it has been weighed
@@ -567,7 +566,7 @@ class StrategyPass:
         if not isinstance(overlay, CompactedMessage):
             raise TypeError(f"a strategy gave {type(overlay).__name__}; it must give overlays")
         view, end = self.view, self.ahead.end
-        # A model's summary replaces what was folded in offline at once, even if it reaches no further.
+        # A model's summary replaces what was extracted offline at once, even if it reaches no further.
         replaces = self.ahead.is_offline and not overlay.is_offline
         if not end + (not replaces) <= overlay.end_index <= view.closed:
             raise ValueError(
@@ -690,7 +689,7 @@ class StrategyPass:
 
     def publish(self, overlay: CompactedMessage, origin: Origin) -> None:
         """Publish *overlay*, and go on from there."""
-        from .strategies.offline import unfold
+        from .strategies.offline import drop_offline_end
 
         if reason := self._forbidden():
             raise StaleCompaction(reason)
@@ -698,7 +697,7 @@ class StrategyPass:
         before = view.compaction_tokens + view.count_closed_tokens(view.end, overlay.end_index)
         after = view.count_tokens_before(overlay)
         # What it covers and what it replaces does not.
-        since = unfold(view) if view.is_offline and not overlay.is_offline else view
+        since = drop_offline_end(view) if view.is_offline and not overlay.is_offline else view
         ids = tuple([round_.id for round_ in view.rounds[since.end : overlay.end_index]])
         origin = copy_with(origin, tokens_before=before, tokens_after=after)
         try:

@@ -281,7 +281,7 @@ class JournalWriter:
                 self._rejected = add_usage(self._rejected[0], event.usage), event.model
         elif isinstance(event, Prepared):  # its usage includes that of the attempts before
             self._rejected = None, None
-        elif isinstance(event, Published) and not event.offline:  # folding in offline is no success
+        elif isinstance(event, Published) and not event.offline:  # an offline extract is no success
             self._times.clear()
         elif isinstance(event, _FAILURES):
             facts = event.facts()

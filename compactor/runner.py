@@ -592,18 +592,17 @@ class Runner:
             )
         )
         if run.compacting or not isinstance(error, CompactionTimeout):  # else what hangs would be called again
-            self._publish_without_model(folds=self.circuit_open and run.request_kind in ("rounds", "changes"))
+            self._publish_without_model(extend_offline=self.circuit_open and run.request_kind in ("rounds", "changes"))
         self._backoff = backoff = object()
         self._schedule(delay, backoff)
 
-    def _publish_without_model(self, *, folds: bool = False) -> None:
-        """Make prompts shorter while no model answers: by publishing a deferred compaction, and if it *folds*, by
-        extracting offline.
+    def _publish_without_model(self, *, extend_offline: bool = False) -> None:
+        """Make prompts shorter while no model answers: by a deferred compaction and, with *extend_offline*, an extract.
 
         If that fails too, the run's failure is emitted and tried again all the same.
         """
         ways: list[Callable[[], bool]] = [partial(self._cycle.publish_if_shorter, needed=False)]
-        for publish in [self._cycle.fold_offline, *ways] if folds else ways:
+        for publish in [self._cycle.extend_offline, *ways] if extend_offline else ways:
             with self._lock:
                 if self._state is State.STOPPING:
                     return

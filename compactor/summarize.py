@@ -26,7 +26,7 @@ from .host_rounds import HostRounds
 from .journal import JournalWriter
 from .summarizers.base import (
     ASSUMED,
-    Continued,
+    ContinuedPrompt,
     RequestKind,
     Summarizer,
     SummarizerStats,
@@ -134,7 +134,7 @@ class Work:
     prices: object = None
     #: Returns an instruction as a continuation of the agent's last prompt, if that shows the previous compaction and,
     #: behind it, the rounds. None: no prompt is known that shows all of the tail.
-    continued: Callable[[CompactedMessage | None, Sequence[Round], str], Continued | None] | None = None
+    continue_prompt: Callable[[CompactedMessage | None, Sequence[Round], str], ContinuedPrompt | None] | None = None
     #: The run whose reservation and lease each call needs; None: it needs none.
     run: Run | None = None
     #: Asks the summarizer within a deadline; None: it has none.
@@ -341,7 +341,7 @@ class Work:
                 self.summarizer_stats.note_answer,
                 request.kind,
                 told,
-                continued=asked.continued is not None,
+                continued=asked.continued_prompt is not None,
                 is_addition=is_addition,
             )
             try:
@@ -538,10 +538,10 @@ def with_feedback(request: SummaryRequest, rejected: SummaryRejected) -> Summary
     is_told_length = rejected.check in TOO_LONG and request.target_tokens is not None
     length = f", in at most {request.target_tokens} tokens" if is_told_length else ""
     note = f"{_REFUSED}{fault}{f' ({named})' if named else ''}{length}.{_ANEW}"
-    continued = request.continued if rejected.check != "greeting" else None
+    continued = request.continued_prompt if rejected.check != "greeting" else None
     if continued is not None:
         continued = copy_with(continued, messages=_with_note(continued.messages, note))
-    return copy_with(request, messages=_with_note(request.messages, note), continued=continued)
+    return copy_with(request, messages=_with_note(request.messages, note), continued_prompt=continued)
 
 
 def _with_note(messages: Sequence[dict[str, Any]], note: str) -> list[dict[str, Any]]:

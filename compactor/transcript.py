@@ -40,12 +40,12 @@ class StepsTooSmall(ContextError, ValueError):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Step:
-    """What one request folds in: whole rounds, or a part of one that is too long for a request."""
+    """What one request summarizes: whole rounds, or a part of one that is too long for a request."""
 
     rounds: list[Round] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     tokens: int = 0
-    #: How many rounds, from the first of all steps on, are folded in entirely after this step.
+    #: How many rounds, from the first of all steps on, are summarized entirely after this step.
     whole_rounds: int = 0
     #: Whether the step ends at the end of a round, so that its summary may be published.
     at_boundary: bool = True

@@ -25,7 +25,7 @@ from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, TokenCounter, count_message, 
 if TYPE_CHECKING:
     from .config import CompactorConfig
     from .summarize import Work
-    from .summarizers.base import Continued
+    from .summarizers.base import ContinuedPrompt
 
 _NO_PINS: frozenset[int] = frozenset()
 
@@ -54,7 +54,7 @@ class View(ValueObject):
     exempt_tools: frozenset[str] = frozenset()
     #: Where prompts begin, while the compaction is deferred and they show what it covers: that stays counted.
     counted_from: int | None = None
-    #: The next compaction reaches at least so far: what was folded in offline is shown already.
+    #: The next compaction reaches at least so far: what was extracted offline is shown already.
     least_end: int = 0
 
     #: Visible rounds, the open one included.
@@ -92,7 +92,7 @@ class View(ValueObject):
 
     @property
     def is_offline(self) -> bool:
-        """Whether rounds were folded into the compaction without a model."""
+        """Whether the compaction's end was extracted without a model."""
         return self.compaction is not None and self.compaction.is_offline
 
     @cached_property
@@ -345,7 +345,7 @@ class LastPrompt(ValueObject):
         count: TokenCounter,
         limit: int,
         reads: Callable[[Mapping[str, Any]], bool] = lambda _payload: False,
-    ) -> Continued | None:
+    ) -> ContinuedPrompt | None:
         """Return the question that *instruction* asks as a continuation of this prompt, cut behind *rounds* of *view*.
         It was for *model* if ``compose`` was given none.
 
@@ -367,9 +367,11 @@ class LastPrompt(ValueObject):
         messages.append({"role": "user", "content": instruction})
         if count_prompt(messages, count, self.tools) > limit:
             return None
-        from .summarizers.base import Continued
+        from .summarizers.base import ContinuedPrompt
 
-        return Continued(messages=messages, tools=self.tools, tool_choice=self.tool_choice, model=self.model or model)
+        return ContinuedPrompt(
+            messages=messages, tools=self.tools, tool_choice=self.tool_choice, model=self.model or model
+        )
 
     def _show_up_to(self, rounds: Sequence[Round], token_cache: TokenCache) -> list[Message] | None:
         """Return the messages up to the end of *rounds*, the first of the tail; None if it shows any of them otherwise.

@@ -299,7 +299,7 @@ class RoleJournal(Journal):
         state = now.journals.get(self._role) or JournalState(now.redactions)
         current = state.current
         if current is not None:
-            current = Rounds(now, self._role, include_failed=False).anchor(current)
+            current = Rounds(now, self._role, include_hidden=False).anchor(current)
         prepared = [one for one in now.prepared.get(self._role, {}).values() if one.base == state.generation]
         return JournalState(state.generation, current, state.revert_round_id, tuple(prepared))
 
@@ -310,7 +310,7 @@ class RoleJournal(Journal):
 
         def records(now: Snapshot) -> Iterable[Record]:
             nonlocal published
-            state, rounds = now.get_journal(self._role), Rounds(now, self._role, include_failed=False)
+            state, rounds = now.get_journal(self._role), Rounds(now, self._role, include_hidden=False)
             if state.generation != base:
                 raise StaleCompaction("generation")
             last = now.find_number(compaction.end_round_id or "")

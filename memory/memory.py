@@ -58,7 +58,7 @@ class Conversation:
     @property
     def rounds(self) -> Rounds:
         """Every round with every post, failed and undone rounds included. A snapshot, taken in O(1)."""
-        return self._memory.snapshot.get_rounds(include_failed=True)
+        return self._memory.snapshot.get_rounds(include_hidden=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -69,7 +69,7 @@ class RoundsGetter(ValueObject):
     role: str
 
     def __call__(self) -> Rounds:
-        return Rounds(self.memory.snapshot, self.role, include_failed=False)
+        return Rounds(self.memory.snapshot, self.role, include_hidden=False)
 
 
 class Appended(NamedTuple):
@@ -565,7 +565,7 @@ class Memory(Log):
         require("post", post, Post | str, "the post that add_post() returned, or its reference, such as r12.p3")
         if self._behind:  # it may have been stored without a reply
             self.refresh()
-        round_, number = redaction.find_post(self.snapshot.get_rounds(include_failed=True), post)
+        round_, number = redaction.find_post(self.snapshot.get_rounds(include_hidden=True), post)
         return round_.number, number
 
     def redact(self, post: Post | str) -> None:
@@ -683,7 +683,7 @@ class Memory(Log):
                 and now.redactions == before.redactions
                 and now.publications.get(role) is before.publications.get(role)
             ):
-                rounds = Rounds(now, role, include_failed=include_failure_rounds)
+                rounds = Rounds(now, role, include_hidden=include_failure_rounds)
                 return rounds, rounds.anchor(compaction)
 
     def rounds_getter(self, role: str) -> RoundsGetter:
@@ -708,7 +708,7 @@ class Memory(Log):
         """
         require("ref", ref, str, "a text such as r12.p3")
         require_role(role)
-        return reload_text(self.snapshot.get_rounds(role, include_failed=True), ref, hide_failed=bool(role))
+        return reload_text(self.snapshot.get_rounds(role, include_hidden=True), ref, hide_failed=bool(role))
 
     @property
     def open_rounds(self) -> tuple[Round, ...]:

@@ -80,7 +80,7 @@ class CompactedMessage(Record):
 
     @property
     def is_offline(self) -> bool:
-        """Whether its end was folded in without a model. The model's next good answer replaces all of it."""
+        """Whether its end was extracted without a model. The model's next good answer replaces all of it."""
         place = self.extra.get(OFFLINE)
         if not isinstance(place, Mapping) or not {"end_round_id", "end_number"} <= place.keys():
             return False
@@ -89,7 +89,7 @@ class CompactedMessage(Record):
     @property
     def payload(self) -> Mapping[str, Any] | None:
         """A provider's own form of the summary, if prompts may show it: ``provider``, ``model`` and ``data``. None
-        while the text says more: with pinned posts, or with an end that was folded in without a model."""
+        while the text says more: with pinned posts, or with an end that was extracted without a model."""
         found = self.extra.get(PAYLOAD)
         return found if isinstance(found, Mapping) and not self.pinned and not self.is_offline else None
 
@@ -114,7 +114,7 @@ class CompactedMessage(Record):
         return f"{pins}[Conversation History Summary]\n{self.summary}\n\n{BACKGROUND} {covered}"
 
 
-#: Key of a compaction's ``extra`` if its end was folded in without a model. The value says where the model's text ends.
+#: Key of a compaction's ``extra`` if its end was extracted without a model. The value says where the model's text ends.
 OFFLINE = "offline"
 #: Key of a compaction's ``extra`` for a provider's own form of it. There, and no field: older versions read the text.
 PAYLOAD = "payload"

@@ -241,7 +241,7 @@ class Recall:
         return "\n".join(lines)
 
     def _get_all_rounds(self) -> Rounds:
-        return self._memory.snapshot.get_rounds(self._role, include_failed=True)
+        return self._memory.snapshot.get_rounds(self._role, include_hidden=True)
 
 
 #: Signs that models copy along with a reference.

@@ -227,7 +227,7 @@ REST = "…"
 _LINE_END = compile_later("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
-def fold(text: str) -> str:
+def fold_case(text: str) -> str:
     """Return *text* in lower case, with every character at its old offset."""
     # The one letter with a lower case of two characters, and the one with a lower case that depends on its neighbours.
     return text.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")
@@ -296,9 +296,9 @@ class Passage:
 
         *pattern* is literal text, not empty; a match may span pieces.
         """
-        wanted, free, tail = fold(pattern), start, ""
+        wanted, free, tail = fold_case(pattern), start, ""
         for piece, before in zip(self._pieces, self._starts, strict=False):
-            text, origin = tail + fold(piece), before - len(tail)
+            text, origin = tail + fold_case(piece), before - len(tail)
             while (found := text.find(wanted, max(free - origin, 0))) >= 0:
                 yield origin + found
                 free = origin + found + len(wanted)

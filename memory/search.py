@@ -12,7 +12,7 @@ from .errors import SessionPurged, StoreBusy, StoreDamaged, StoreFull, StoreRead
 from .log.redaction import erase_posts
 from .messages import join_text, join_text_with_calls, repeats_query
 from .patterns import compile_later
-from .references import find_floor_boundary, fold, make_label, make_reference, take_beginning
+from .references import find_floor_boundary, fold_case, make_label, make_reference, take_beginning
 from .rounds import USER, Post, Round, copy_with
 from .stores.base import FoundText, Store, StoredText, make_storable
 
@@ -74,7 +74,7 @@ class Hit(FoundText):
 
 def normalize(text: str) -> str:
     """Return *text* for comparing words: folded, with unstorable characters replaced, each character in its place."""
-    lowered = fold(text)
+    lowered = fold_case(text)
     return lowered if lowered.isascii() and "\0" not in lowered else make_storable(lowered)
 
 
@@ -146,7 +146,7 @@ def find_hits(store: Store, session: str, snapshot: Snapshot, words: Sequence[st
         texts, total, characters = store.find_texts(session, words, role)
         hidden = frozenset(snapshot.hidden)  # a store may not know why
         hits.extend(Hit._make(text) for text in texts if text.round <= reach and text.round not in hidden)
-    rounds = snapshot.get_rounds(include_failed=True)
+    rounds = snapshot.get_rounds(include_hidden=True)
     for first in range(reach, len(rounds), BATCH):
         for round_ in _skip_damaged(rounds, first, first + BATCH):
             for text in list_texts(round_, role) if not round_.is_hidden else ():
@@ -161,7 +161,7 @@ def find_hits(store: Store, session: str, snapshot: Snapshot, words: Sequence[st
 def sync_index(store: Store, session: str, snapshot: Snapshot, *, most_rounds: int | None = None) -> bool:
     """Index the texts of closed rounds, at most *most_rounds* of them, in a searchable *store*, and return whether the
     index has them all."""
-    rounds, reach = snapshot.get_rounds(include_failed=True), store.get_last_indexed_round(session)
+    rounds, reach = snapshot.get_rounds(include_hidden=True), store.get_last_indexed_round(session)
     closed, last_entry = snapshot.closed_prefix, snapshot.number
     stop = closed if most_rounds is None else min(closed, reach + most_rounds)
     # The texts of this snapshot must not get into a new session of the same name.
@@ -188,7 +188,7 @@ def forget_texts(store: Store, session: str, snapshot: Snapshot, numbers: Collec
     """
     if not numbers or "searchable" not in store.capabilities:
         return
-    rounds, reach = snapshot.get_rounds(include_failed=True), store.get_last_indexed_round(session)
+    rounds, reach = snapshot.get_rounds(include_hidden=True), store.get_last_indexed_round(session)
     for number in sorted(set(numbers)):
         if number <= min(reach, len(rounds)):
             store.save_texts(session, number, number, _list_stored_texts(rounds[number - 1 : number]))

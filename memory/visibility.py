@@ -36,10 +36,10 @@ class Rounds(Sequence[Round]):
     and the next reading asks the store again.
     """
 
-    def __init__(self, snapshot: Snapshot, role: str, *, include_failed: bool) -> None:
+    def __init__(self, snapshot: Snapshot, role: str, *, include_hidden: bool) -> None:
         #: The log at that moment.
         self.snapshot = snapshot
-        self._hidden = hidden = () if include_failed else snapshot.hidden
+        self._hidden = hidden = () if include_hidden else snapshot.hidden
         #: How many rounds there are.
         self.total = snapshot.total - len(hidden)
         self.role = role
@@ -62,7 +62,7 @@ class Rounds(Sequence[Round]):
         """Return the same moment's rounds as *role* sees them, without the hidden ones; empty: as these are seen."""
         if role in ("", self.role) and self._hidden is self.snapshot.hidden:
             return self
-        return Rounds(self.snapshot, role or self.role, include_failed=False)
+        return Rounds(self.snapshot, role or self.role, include_hidden=False)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> list[Round]:
         """Return the rounds as a list: they are frozen, so there is nothing in them to copy."""

@@ -58,9 +58,9 @@ def serve_mcp(
 
     try:
         join_name(tenant, session or "")
-        base = Settings.from_file(config).base if config is not None else None
+        defaults = Settings.from_file(config).defaults if config is not None else None
     except ConfigError as error:
         raise CommandError(str(error)) from error
-    with open_named(store, create=True) as opened, Sessions(opened, config=base, **options) as sessions:
+    with open_named(store, create=True) as opened, Sessions(opened, config=defaults, **options) as sessions:
         server = mcp.make_server(lambda: sessions, session=session, role=role, get_tenant=lambda _context: tenant)
         anyio.run(mcp.serve_stdio, server)

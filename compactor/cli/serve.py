@@ -87,7 +87,7 @@ def make_settings(config: str | None, **values: Any) -> ServerSettings:
     server = import_server()
     try:
         compactors = Settings.from_file(config) if config is not None else Settings.from_dict({})
-        more = {"tokens": server.settings.read_tokens(os.environ), "config": compactors.base}
+        more = {"tokens": server.settings.read_tokens(os.environ), "config": compactors.defaults}
         given = {name: value for name, value in values.items() if value is not None}
         return server.ServerSettings(**given, **more)  # type: ignore[no-any-return]
     except ConfigError as error:

@@ -53,7 +53,7 @@ def work(
     except ConfigError as error:
         raise CommandError(str(error)) from error
     with open_named(store, create=True) as opened:
-        options: Options = {"limits": SharedLimits(opened, limits)} if (limits := settings.base.limits) else {}
+        options: Options = {"limits": SharedLimits(opened, limits)} if (limits := settings.defaults.limits) else {}
         roles = tuple(role or (ASSISTANT,))
         worker = Worker(store=opened, roles=roles, settings=settings, budget=budget, options=options)
         worker.on_event(log_events(make_logger()))

@@ -452,7 +452,7 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
     ) -> RoundPage:
         """Return rounds verbatim, hidden ones included, with the messages that *role* sees."""
         with open_existing(tenant, session_id) as session:
-            rounds = session.memory.snapshot.get_rounds(role, include_failed=True)
+            rounds = session.memory.snapshot.get_rounds(role, include_hidden=True)
             page = [
                 RoundOut(
                     number=one.number,
@@ -577,7 +577,7 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
         """Search the conversation for words, best match first."""
         words = split_query(query)
         with open_existing(tenant, session_id) as session:
-            rounds = session.memory.snapshot.get_rounds(role, include_failed=True)
+            rounds = session.memory.snapshot.get_rounds(role, include_hidden=True)
             hits = session.memory.search(query, role=role, limit=limit)
             return Hits(
                 hits=[HitOut(reference=one.ref, text=one.make_match_line(rounds[one.round - 1], words)) for one in hits]

@@ -29,7 +29,7 @@ from ..summarizers.base import Style, Summary
 from ..tokens import count_prompt
 from ..transcript import MIN_ROOM, Step
 from ..view import View
-from .incremental import Batch, Becomes, Send, SummaryQuestion, fold_due
+from .incremental import Batch, Becomes, Send, SummaryQuestion, compact_due_rounds
 from .note_edits import SCHEMA, apply_edits, is_edits, parse_edits
 
 #: Key in ``extra`` of a compaction: tokens of its notes when they were last written in full.
@@ -52,12 +52,12 @@ def compact_notes(view: View) -> Iterator[CompactedMessage]:
     ``notes`` of a compaction holds its summary as single notes. A summary by another strategy is parsed into notes
     first. Raises ``RuntimeError`` outside a compactor.
     """
-    return fold_due(view, "compact_notes", NotesQuestion)
+    return compact_due_rounds(view, "compact_notes", NotesQuestion)
 
 
 def compact_notes_in_view(view: View) -> Iterator[CompactedMessage]:
     """Yield the same compactions, made from the rounds as the view shows them: reduced text stays reduced."""
-    return fold_due(view, "compact_notes", NotesQuestion, as_shown=True)
+    return compact_due_rounds(view, "compact_notes", NotesQuestion, as_shown=True)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -122,8 +122,8 @@ class NotesQuestion(SummaryQuestion):
 
     def prepare(self, view: View, batch: Batch) -> tuple[Form, Send, Becomes]:
         work, step, request, previous = self.work, batch.step, batch.request, batch.request.previous
-        go_on = work.continued if step.at_boundary else None
-        may_continue = go_on is not None and go_on(previous, step.rounds, "") is not None
+        continue_prompt = work.continue_prompt if step.at_boundary else None
+        may_continue = continue_prompt is not None and continue_prompt(previous, step.rounds, "") is not None
         form = self._choose_form(view, batch, "continue" if may_continue else "separate")
         notes, span = self._read_notes(previous), find_span(step.rounds, request.start_index, batch.reached)
         said, edits, source = previous.summary if previous is not None else None, form == "changes", batch.source
@@ -139,16 +139,16 @@ class NotesQuestion(SummaryQuestion):
             # The numbers of the notes are not among what a new text has to keep.
             source = copy_with(source, previous="\n".join(note.text for note in notes))
         target, continued = self._compute_target(request.target_tokens, form), None
-        if go_on is not None and may_continue and form != "addition":
+        if continue_prompt is not None and may_continue and form != "addition":
             if previous is None or previous.summary == said:
                 instruct = self.prompt.instruct
                 asked = instruct(previous=previous is not None, role=view.role, target_tokens=target, plan=work.plan)
                 (message,) = _render_contract(asked, edits=edits)
             else:  # the agent's prompt shows other numbers, or none
                 (message,) = self._render_messages(view, ABOVE, said, target, edits=edits)
-            continued = go_on(previous, step.rounds, str(message["content"]))
+            continued = continue_prompt(previous, step.rounds, str(message["content"]))
         messages = self._render_messages(view, step.text, said, target, edits=edits)
-        request = copy_with(request, messages=messages, continued=continued)
+        request = copy_with(request, messages=messages, continued_prompt=continued)
         edited = frozenset(note.text for note in request.notes)
         source = copy_with(source, text=step.text, sent=step.tokens, notes=edited)
 

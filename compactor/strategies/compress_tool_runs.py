@@ -27,7 +27,7 @@ from ..summarizers.base import Style
 from ..tokens import MESSAGE_TOKENS, PROMPT_TOKENS
 from ..transcript import begin_line, find_answered_calls, quote
 from ..view import View
-from .incremental import SummaryQuestion, fold, needs_compactor, quote_query
+from .incremental import SummaryQuestion, needs_compactor, quote_query, summarize_in_steps
 from .tail import Location, Tail
 
 Scope = Literal["past", "current"]
@@ -107,7 +107,7 @@ def compress_open_round(view: View) -> Iterator[Reduction]:
 
 def _is_repaid(view: View, work: Work, run: ToolRun, threshold: int) -> bool:
     prices, shown = work.prices if isinstance(work.prices, Prices) else Prices(), _show_up_to(view, run)
-    may_continue = bool(shown and work.continued is not None and work.continued(view.compaction, shown, ""))
+    may_continue = bool(shown and work.continue_prompt is not None and work.continue_prompt(view.compaction, shown, ""))
     tokens = sum(sum(view.list_costs(run.round_, group)) for group in run.groups)
     calls = sum(post.send_from == view.role and not is_result(post) and not is_summary(post) for post in run.posts)
     summary, system = OPEN_RATIO * tokens, PROMPT_TOKENS + view.header_tokens
@@ -278,7 +278,9 @@ def _summarize(
     if not reread or all(post.extra.get(OVERLAY) != "offloaded" for post in run.posts):
         question = copy_with(question, shown=_show_up_to(view, run))
     calls = find_answered_calls(logged)
-    *_, made = fold(view, question, [_with_posts(logged, *quoted)], start=run.index, previous=previous, calls=calls)
+    *_, made = summarize_in_steps(
+        view, question, [_with_posts(logged, *quoted)], start=run.index, previous=previous, calls=calls
+    )
     text = make_summary_text(made.summary, CALLS, reference)
     if MESSAGE_TOKENS + count(text) > most:
         message = f"the summary saves under a tenth of {tokens} tokens of tool calls"

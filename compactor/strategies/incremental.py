@@ -22,7 +22,7 @@ from ..summarizers.base import RequestKind, Summary, SummaryRequest, add_usage
 from ..tokens import count_prompt
 from ..transcript import Calls, Step, StepLimit, quote, split_into_steps
 from ..view import View
-from .offline import unfold
+from .offline import drop_offline_end
 
 #: If there is little new text, a summary is asked to take at most this share of it beside the one before.
 NEW_SHARE = 0.5
@@ -40,7 +40,7 @@ def compact_rounds(view: View) -> Iterator[CompactedMessage]:
     Made from the log: text that was offloaded, dropped or summarised is read in full. Yields none if retaining the
     recent rounds leaves nothing to cover.
     """
-    return fold_due(view, "compact_rounds")
+    return compact_due_rounds(view, "compact_rounds")
 
 
 def compact_view(view: View) -> Iterator[CompactedMessage]:
@@ -48,7 +48,7 @@ def compact_view(view: View) -> Iterator[CompactedMessage]:
 
     The user's prohibitions are still carried on from the log.
     """
-    return fold_due(view, "compact_view", as_shown=True)
+    return compact_due_rounds(view, "compact_view", as_shown=True)
 
 
 def needs_compactor(strategy: str) -> RuntimeError:
@@ -167,38 +167,38 @@ class SummaryQuestion(ValueObject):
         said = previous.summary if previous is not None else None
         messages = self.prompt.render(text, previous_summary=said, role=view.role, target_tokens=target, plan=work.plan)
         continued = None
-        if work.continued is not None and self.kind == "rounds" and step.at_boundary:
+        if work.continue_prompt is not None and self.kind == "rounds" and step.at_boundary:
             has_previous = previous is not None
             asked = self.prompt.instruct(previous=has_previous, role=view.role, target_tokens=target, plan=work.plan)
-            continued = work.continued(previous, step.rounds, asked)
-        elif work.continued is not None and self.shown and step.at_boundary:
+            continued = work.continue_prompt(previous, step.rounds, asked)
+        elif work.continue_prompt is not None and self.shown and step.at_boundary:
             (message,) = self.prompt.render(CALLS_ABOVE, role=view.role, target_tokens=target, plan=work.plan)
-            continued = work.continued(view.compaction, self.shown, message["content"])
-        request = copy_with(request, messages=messages, continued=continued)
+            continued = work.continue_prompt(view.compaction, self.shown, message["content"])
+        request = copy_with(request, messages=messages, continued_prompt=continued)
         kept, source = batch.make_compaction if batch.publishes else None, copy_with(batch.source, text=text)
         send = partial(work.summarize, request, source, batch.prohibitions, kept, generation=view.generation)
         return "full", send, batch.make_compaction
 
 
-def fold_due(
+def compact_due_rounds(
     view: View, strategy: str, ask: type[SummaryQuestion] = SummaryQuestion, *, as_shown: bool = False
 ) -> Iterator[CompactedMessage]:
-    """Yield the compactions that ``fold`` makes of the rounds that are due; with *as_shown*, with their overlays.
+    """Yield the compactions of the rounds that are due; with *as_shown*, rounds are read with their overlays.
 
     Raises ``RuntimeError`` outside a compactor.
     """
     if (work := view.work) is None:
         raise needs_compactor(strategy)
-    view = unfold(view) if view.is_offline else view
+    view = drop_offline_end(view) if view.is_offline else view
     end = view.find_due_end(work.config, work.token_threshold)
     rounds = logged = view.rounds[view.end : end]
     if as_shown:
         rounds = tuple([view.get_round(place) for place in range(view.end, end)])
     question = ask(work, work.config.prompt, target_tokens=work.config.target_tokens)
-    return fold(view, question, rounds, start=view.end, previous=view.compaction, logged=logged)
+    return summarize_in_steps(view, question, rounds, start=view.end, previous=view.compaction, logged=logged)
 
 
-def fold(
+def summarize_in_steps(
     view: View,
     question: SummaryQuestion,
     rounds: Sequence[Round],
@@ -242,7 +242,7 @@ def fold(
             target = min(target, limit) if target is not None else None
         elif publishes and is_last:
             return
-        # Until a whole round is folded in, the last covered round is that of *previous*: no need to read it.
+        # Until a whole round is summarized, the last covered round is that of *previous*: no need to read it.
         last = view.rounds[reached - 1] if reached > start else None
         can_publish = saving is not None
         request = SummaryRequest(

@@ -1,4 +1,4 @@
-"""Folding rounds into a compaction without a model, behind the model's text, while the model is away."""
+"""Extending a compaction without a model, behind the model's text, while the model is away."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ STRATEGY = "offline"
 MIN_TOKENS = 128
 
 
-def fold_in(view: View, end: int, target_tokens: int | None, summarize: Summarizer) -> CompactedMessage | None:
+def extend_offline(view: View, end: int, target_tokens: int | None, summarize: Summarizer) -> CompactedMessage | None:
     """Return the compaction of the first *end* rounds: *view*'s own text, then *summarize*'s about the rounds since.
     None if there are none.
 
-    ``extra[OFFLINE]`` says how many characters at the head are the model's text, how many rounds were folded in since,
+    ``extra[OFFLINE]`` says how many characters at the head are the model's text, how many rounds were added since,
     and the last round before them, by id and number.
     """
     current, rounds = view.compaction, view.rounds[view.end : end]
@@ -65,7 +65,7 @@ def fold_in(view: View, end: int, target_tokens: int | None, summarize: Summariz
     )
 
 
-def unfold(view: View) -> View:
+def drop_offline_end(view: View) -> View:
     """Return *view*, which ``is_offline``, as a model is to go on from it: the model's text alone, and all rounds
     since, raw. The same view if some of those rounds are gone: then only the extract is left."""
     current = view.compaction

@@ -25,7 +25,7 @@ from ..prompt.shorten import (
 )
 from ..transcript import find_answered_calls
 from ..view import View
-from .incremental import SummaryQuestion, fold, needs_compactor, quote_query
+from .incremental import SummaryQuestion, needs_compactor, quote_query, summarize_in_steps
 from .tail import Tail, TailGroup
 
 #: Limits of a summary in tokens. Its target is a tenth of the post; the minimum never exceeds half of the post.
@@ -124,7 +124,9 @@ def _summarize(view: View, question: SummaryQuestion, group: TailGroup, post: Po
     lead = "" if post is None else quote_query(group.round_)
     question = copy_with(question, target_tokens=target, lead=lead)
     try:
-        *_, made = fold(view, question, [alone], start=group.round_index, calls=find_answered_calls(group.round_))
+        *_, made = summarize_in_steps(
+            view, question, [alone], start=group.round_index, calls=find_answered_calls(group.round_)
+        )
     except SummaryRejected:
         return None
     stands_for = f"the {describe_size(len(text), tokens)}, that {f'{view.role} said' if own else 'stood'} here"

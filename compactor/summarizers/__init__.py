@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..lazy_imports import import_lazily
-from .base import Continued as Continued
+from .base import ContinuedPrompt as ContinuedPrompt
 from .base import Summarizer as Summarizer
 from .base import SummarizerError as SummarizerError
 from .base import Summary as Summary

@@ -10,7 +10,7 @@ from memory.rounds import copy_with
 from ..formats.anthropic import NAME, from_chat
 from ..formats.native import to_plain
 from .answers import NoSummary, make_summary, read_counts, read_field
-from .base import Continued, SummarizerError, Summary, SummaryRequest
+from .base import ContinuedPrompt, SummarizerError, Summary, SummaryRequest
 from .model import Arguments, Form, ModelSummarizer, Options, make_sendable
 
 #: Tokens of an answer where no limit is given; the API demands one.
@@ -65,7 +65,7 @@ class AnthropicSummarizer(ModelSummarizer):
     def _write_messages(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {name: make_sendable(value) for name, value in from_chat(messages).items()}
 
-    def _is_cached(self, continued: Continued) -> bool:
+    def _is_cached(self, continued: ContinuedPrompt) -> bool:
         choice = _read_choice(continued.tool_choice)
         # A model that must call a tool writes no summary.
         return super()._is_cached(continued) and (choice is None or choice.get("type") in ("auto", "none"))
@@ -77,12 +77,12 @@ class AnthropicSummarizer(ModelSummarizer):
             yield Form(_add_to_body(self._begin(continued), compaction=asked), is_continued=True, needs="compaction")
         yield from super()._list_forms(request)
 
-    def _continue(self, continued: Continued) -> dict[str, Any]:
+    def _continue(self, continued: ContinuedPrompt) -> dict[str, Any]:
         arguments = self._begin(continued)
         instruction = self._write_messages(continued.messages[-1:])["messages"]
         return {**arguments, "messages": [*arguments["messages"], *instruction]}
 
-    def _begin(self, continued: Continued) -> dict[str, Any]:
+    def _begin(self, continued: ContinuedPrompt) -> dict[str, Any]:
         """Return the arguments of the agent's prompt, without the instruction, marked for the cache at the end."""
         tools = list(map(_read_tool, make_sendable(continued.tools)))
         given: dict[str, Any] = {"tools": tools} if tools else {}

@@ -34,7 +34,7 @@ Style = Literal["separate", "continue"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Continued(ValueObject):
+class ContinuedPrompt(ValueObject):
     """The request as a continuation of the agent's last prompt, which its provider mostly has in its cache.
 
     Its repr shows no conversation.
@@ -72,7 +72,7 @@ class SummaryRequest(ValueObject):
     messages: list[dict[str, Any]] = field(default_factory=list, repr=False)
     #: The same request as a continuation, if the agent's last prompt shows in full everything to summarise. None for a
     #: summarizer with ``takes_continued = False``.
-    continued: Continued | None = field(default=None, repr=False)
+    continued_prompt: ContinuedPrompt | None = field(default=None, repr=False)
     #: The notes to edit, if ``kind`` is "changes"; the first is number 1.
     notes: Sequence[Note] = field(default=(), repr=False)
     #: The JSON schema of the answer, unless it is plain text.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from .answers import NoSummary, make_summary, read_counts, read_field
-from .base import Continued, Summary
+from .base import ContinuedPrompt, Summary
 from .model import MAX_RETRY_AFTER, Arguments, ModelSummarizer, Options, make_http_options, make_sendable
 from .response_limits import Limit, limit_connections
 
@@ -78,7 +78,7 @@ class GeminiSummarizer(ModelSummarizer):
 
         return {name: make_sendable(value) for name, value in from_chat(messages).items()}
 
-    def _continue(self, continued: Continued) -> dict[str, Any]:
+    def _continue(self, continued: ContinuedPrompt) -> dict[str, Any]:
         given: dict[str, Any] = {"tools": _read_tools(make_sendable(continued.tools))} if continued.tools else {}
         choice = continued.tool_choice
         if isinstance(choice, str) and choice in _MODES:

@@ -32,7 +32,7 @@ from memory.rounds import copy_with
 from ..errors import read_status
 from ..tokens import replace_surrogates
 from .answers import NoSummary, parse_body
-from .base import Continued, Style, SummarizerError, Summary, SummaryRequest, add_usage
+from .base import ContinuedPrompt, Style, SummarizerError, Summary, SummaryRequest, add_usage
 from .response_limits import MAX_ANSWER_BYTES, Limit, bound_body, current, explain_too_slow, limit_connections
 
 _NO_KEY_NEEDED = "not-needed"  # clients insist on a key; servers on one's own machine do not
@@ -217,7 +217,7 @@ class ModelSummarizer(ABC):
 
     def _list_forms(self, request: SummaryRequest) -> Iterator[Form]:
         """Yield the forms of *request* to try in turn. The plain one is the last."""
-        continued = request.continued
+        continued = request.continued_prompt
         if continued is not None and (self.style == "continue" or (self.style is None and self._is_cached(continued))):
             yield Form(self._continue(continued), is_continued=True)
         arguments = self._arguments | self._write_messages(request.messages)
@@ -227,9 +227,9 @@ class ModelSummarizer(ABC):
                 yield Form(formatted, needs="schema")
         yield Form(arguments)
 
-    def _find_compacted(self, request: SummaryRequest) -> Continued | None:
+    def _find_compacted(self, request: SummaryRequest) -> ContinuedPrompt | None:
         """Return the agent's prompt if the provider is to compact it: whole, and for a prompt that may show it."""
-        continued = request.continued
+        continued = request.continued_prompt
         asks = self.provider and request.kind == "rounds" and continued is not None and continued.model == self.model
         return continued if asks else None
 
@@ -291,7 +291,7 @@ class ModelSummarizer(ABC):
         """Return the arguments that carry *messages*."""
 
     @abstractmethod
-    def _continue(self, continued: Continued) -> dict[str, Any]:
+    def _continue(self, continued: ContinuedPrompt) -> dict[str, Any]:
         """Return all arguments of a request behind the agent's prompt, equal to the agent's own as far as it goes."""
 
     @abstractmethod
@@ -310,7 +310,7 @@ class ModelSummarizer(ABC):
         """Return whether the endpoint refused this request, and not its form: because it is too long, for example."""
         return self._is_too_long(error, said)
 
-    def _is_cached(self, continued: Continued) -> bool:
+    def _is_cached(self, continued: ContinuedPrompt) -> bool:
         """Return whether the agent's prompt is likely to be in this model's cache."""
         return continued.model == self.model
 

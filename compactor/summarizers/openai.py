@@ -13,7 +13,7 @@ from memory.rounds import copy_with
 from ..formats.native import to_plain
 from ..formats.responses import NAME, from_chat
 from .answers import NoSummary, read_answer, read_counts, read_field
-from .base import Continued, SummarizerError, Summary, SummaryRequest, add_usage
+from .base import ContinuedPrompt, SummarizerError, Summary, SummaryRequest, add_usage
 from .model import Arguments, Form, ModelSummarizer, Options, make_sendable
 from .response_limits import Limit
 
@@ -24,7 +24,7 @@ _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")
 class OpenAISummarizer(ModelSummarizer):
     """Return the model's summary for ``request.messages``; raise ``SummarizerError`` if there is none.
 
-    *style* "separate" sends ``request.messages``. "continue" sends ``request.continued``, if there is one: the
+    *style* "separate" sends ``request.messages``. "continue" sends ``request.continued_prompt``, if there is one: the
     beginning of the agent's last prompt is in its provider's cache, so most of the conversation costs a fraction. If
     the endpoint refuses the longer request, or the model's answer is no summary (a tool call, for example), the
     summarizer asks again as with "separate". None: "continue" if this is the agent's model, as far as is known.
@@ -89,10 +89,10 @@ class OpenAISummarizer(ModelSummarizer):
     def _write_messages(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {"messages": make_sendable(messages)}
 
-    def _is_cached(self, continued: Continued) -> bool:
+    def _is_cached(self, continued: ContinuedPrompt) -> bool:
         return continued.model in ("", self.model)
 
-    def _continue(self, continued: Continued) -> dict[str, Any]:
+    def _continue(self, continued: ContinuedPrompt) -> dict[str, Any]:
         # The agent's own tools and choice are part of its provider's cache key.
         given = {"tools": make_sendable(continued.tools)} if continued.tools else {}
         if continued.tool_choice is not None:

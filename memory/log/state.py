@@ -313,9 +313,9 @@ class Snapshot(ValueObject):
         object.__setattr__(copy, "__dict__", self.__dict__ | updates)  # it is frozen
         return copy
 
-    def get_rounds(self, role: str = "", *, include_failed: bool = False) -> Rounds:
+    def get_rounds(self, role: str = "", *, include_hidden: bool = False) -> Rounds:
         """Return the rounds as *role* sees them."""
-        return Rounds(self, role, include_failed=include_failed)
+        return Rounds(self, role, include_hidden=include_hidden)
 
     def find_number(self, round_id: str) -> int:
         """Return the number of a round of this snapshot; 0 if there is none of that id. May raise ``StoreError``.

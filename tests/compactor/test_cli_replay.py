@@ -136,7 +136,7 @@ def no_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_summaries")
 def test_a_failing_summary_is_tried_again_at_the_same_place_every_time() -> None:
-    """Figures repeat even where compactions fail; once the circuit is open, rounds are folded in offline."""
+    """Figures repeat even where compactions fail; once the circuit is open, rounds are extracted offline."""
     said = tuple(
         chain.from_iterable(
             ({"role": "user", "content": "?"}, {"role": "assistant", "content": "!" * 9}) for _ in range(30)

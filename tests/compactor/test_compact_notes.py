@@ -206,15 +206,15 @@ def test_without_new_rounds_nothing_is_asked() -> None:
 def test_what_an_agent_was_asked_last_is_gone_on_from() -> None:
     """The same question behind the beginning of its prompt, where that shows what is new."""
     scene = Scene(config=CONFIG.copy_with(model="m-1")).add(5)
-    assert scene.summarizer.requests[0].continued is None, "there was no prompt"
+    assert scene.summarizer.requests[0].continued_prompt is None, "there was no prompt"
     for _ in range(4):
         add_round(scene.memory)
     prompt = compose(scene.memory, ROLE, budget=50_000, system="Be brief.", model="m-1")
     scene.executor.run_all()
     request = scene.summarizer.requests[-1]
     assert (request.kind, request.end_index) == ("changes", 8)
-    assert request.continued is not None
-    shown, asked = request.continued.messages[:-1], request.continued.messages[-1]["content"]
+    assert request.continued_prompt is not None
+    shown, asked = request.continued_prompt.messages[:-1], request.continued_prompt.messages[-1]["content"]
     assert shown == prompt.messages[: len(shown)]
     assert shown[1]["content"].startswith(f"[Conversation History Summary]\n{SHOWN}")
     assert "The user asks what items cost" not in asked, "nor are they sent again"
@@ -233,8 +233,8 @@ def test_notes_that_the_agents_prompt_does_not_number_are_sent() -> None:
     scene = Scene(config=config, memory=plain.memory)
     scene.executor.run_all()
     (request,) = scene.summarizer.requests
-    assert request.continued is not None
-    asked = request.continued.messages[-1]["content"]
+    assert request.continued_prompt is not None
+    asked = request.continued_prompt.messages[-1]["content"]
     assert "<previous_summary>\n1. The user asks for prices.\n</previous_summary>" in asked
     assert asked.endswith("Answer with the changes alone.")
 

@@ -208,7 +208,7 @@ def test_a_round_that_fails_between_two_requests_is_not_published() -> None:
 
 @pytest.mark.slow
 def test_a_backlog_of_ten_thousand_rounds_goes_in_requests_that_fit() -> None:
-    """Folded in step by step, each round once, and each step published."""
+    """Summarized step by step, each round once, and each step published."""
 
     class Item:
         state = "finished"
@@ -303,7 +303,7 @@ def test_a_giant_round_is_split_and_all_of_its_text_is_sent_once() -> None:
 
 
 def test_a_summary_is_published_only_at_the_end_of_a_round() -> None:
-    """What a giant round is folded into on the way is nobody's view."""
+    """What a giant round is summarized to on the way is nobody's view."""
     memory = memory_of(2)
     giant_round(memory)
     config = CompactorConfig(threshold=0, retain_recent=0, summarizer_input_tokens=1_500)

@@ -69,7 +69,7 @@ def numbers_in(summary: str) -> list[int]:
 
 
 def text_of(compaction: CompactedMessage) -> str:
-    """Return what the model wrote of it: the rest was folded in without one."""
+    """Return what the model wrote of it: the rest was extracted without one."""
     place = compaction.extra.get("offline")
     return compaction.summary if place is None else compaction.summary[: place["characters"]]
 
@@ -310,7 +310,7 @@ class Compaction(RuleBasedStateMachine):
         assert [round_.number for round_ in rounds] == visible
         end = compaction.end_index if compaction else 0
         covered = numbers_in(text_of(compaction)) if compaction else []
-        if compaction is not None and compaction.is_offline:  # behind the model's text, what was folded in since
+        if compaction is not None and compaction.is_offline:  # behind the model's text, what was extracted since
             folded = compaction.extra["offline"]["rounds"]
             assert folded == end - len(covered)
             covered += visible[len(covered) : end]

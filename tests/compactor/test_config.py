@@ -60,7 +60,7 @@ def test_limits_are_read_from_a_file_and_nonsense_is_refused(tmp_path: Path) -> 
     """As the arguments of ``Limit``, for ``compactor worker``."""
     file = tmp_path / "config.json"
     file.write_text('{"compaction.limits": [{"max_concurrency": 2, "per": "tenant"}, {"max_tokens_per_minute": 9}]}')
-    base = Settings.from_file(file, env={}).base
+    base = Settings.from_file(file, env={}).defaults
     assert base.limits == (Limit(max_concurrency=2, per="tenant"), Limit(max_tokens_per_minute=9))
     assert base.copy_with(threshold=3).limits == base.limits
     for wrong, said in [
@@ -323,7 +323,7 @@ def test_without_keys_each_role_has_the_defaults_and_its_shipped_prompt() -> Non
     empty = settings({})
     assert empty == Settings()
     assert empty.roles == ()
-    assert empty.base == empty.for_role("") == empty.for_role("Researcher") == CompactorConfig()
+    assert empty.defaults == empty.for_role("") == empty.for_role("Researcher") == CompactorConfig()
     for role in list_shipped():
         assert empty.for_role(role).prompt.name == role
     assert empty.for_role("CodeInterpreter").prompt == load("code_interpreter")
@@ -365,10 +365,10 @@ def test_every_field_can_be_set_for_all_and_for_one(name: str) -> None:
     }
     value = values.get(name, 300 if name == "summarizer_input_tokens" else 20)
     made = settings({f"compaction.{name}": value})
-    assert getattr(made.for_role("Planner"), name) == getattr(made.base, name) == value
+    assert getattr(made.for_role("Planner"), name) == getattr(made.defaults, name) == value
     made = settings({f"planner.compaction.{name}": value})
     assert getattr(made.for_role("Planner"), name) == value
-    assert made.base == CompactorConfig()
+    assert made.defaults == CompactorConfig()
 
 
 @pytest.mark.parametrize(
@@ -418,13 +418,14 @@ def test_prompt_paths_are_relative_to_the_files_folder_first(folder: Path, monke
         (place / "mine.yaml").write_text(f"content: '{place.name} {{content}} Go.'", encoding="utf-8")
     (etc / "config.json").write_text('{"compaction.prompt_template_path": "mine.yaml"}', encoding="utf-8")
     made = Settings.from_file("etc/config.json", env={})
-    assert made.base.prompt.content.startswith("etc ")
+    assert made.defaults.prompt.content.startswith("etc ")
     assert (
-        settings({"compaction.prompt_template_path": Path("mine.yaml")}, base_dir="etc").base.prompt == made.base.prompt
+        settings({"compaction.prompt_template_path": Path("mine.yaml")}, base_dir="etc").defaults.prompt
+        == made.defaults.prompt
     )
-    assert settings({"compaction.prompt_template_path": "mine.yaml"}).base.prompt.content.startswith(folder.name)
+    assert settings({"compaction.prompt_template_path": "mine.yaml"}).defaults.prompt.content.startswith(folder.name)
     monkeypatch.chdir("/")
-    assert made.base.copy_with(threshold=2).prompt == made.base.prompt
+    assert made.defaults.copy_with(threshold=2).prompt == made.defaults.prompt
 
 
 def test_settings_are_a_value() -> None:
@@ -433,7 +434,7 @@ def test_settings_are_a_value() -> None:
     assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - our own bytes
     assert len({made, settings({"planner": {"compaction": {"threshold": 4}}})}) == 1
     with pytest.raises(AttributeError):
-        made.base = CompactorConfig()  # type: ignore[misc]
+        made.defaults = CompactorConfig()  # type: ignore[misc]
 
 
 # --- Settings: what is refused --------------------------------------------------------------------------------------
@@ -584,7 +585,7 @@ def test_a_file_is_read(folder: Path, start: bytes) -> None:
     """``config.json`` in the working directory unless another is named; a byte-order mark is no part of it."""
     Path("config.json").write_bytes(start + '{"compaction.model": "é"}'.encode())
     for made in (Settings.from_file(env={}), Settings.from_file(folder / "config.json", {})):
-        assert made.base.model == "é"
+        assert made.defaults.model == "é"
 
 
 @pytest.mark.parametrize(
@@ -642,11 +643,11 @@ def test_the_environment_comes_before_the_file(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("COMPACTOR_COMPACTION__THRESHOLD", "20")
     monkeypatch.setenv("COMPACTOR_CODE_INTERPRETER__COMPACTION_PROMPT_PATH", "assistant")
     for made in (Settings.from_file(), Settings.from_dict(data)):
-        assert (made.base.threshold, made.base.retain_recent) == (20, 2)
+        assert (made.defaults.threshold, made.defaults.retain_recent) == (20, 2)
         assert made.for_role("Planner").threshold == 4, "what is set for a role stays before what is set for all"
         assert made.for_role("CodeInterpreter").prompt.name == "assistant"
         assert made.roles == ("code_interpreter", "planner")
-    assert Settings.from_file(env={}).base.threshold == 7
+    assert Settings.from_file(env={}).defaults.threshold == 7
     assert Settings.from_file(env={"COMPACTOR_PLANNER__COMPACTION__THRESHOLD": "9"}).for_role("Planner").threshold == 9
 
 
@@ -675,8 +676,8 @@ def test_the_environment_comes_before_the_file(monkeypatch: pytest.MonkeyPatch) 
 def test_a_variable_is_read_as_its_fields_type(name: str, text: str, value: Any) -> None:
     """The environment has only text; what it says is what the file would say."""
     made = settings({}, {f"COMPACTOR_COMPACTION__{name.upper()}": text})
-    assert getattr(made.base, name) == value
-    assert type(getattr(made.base, name)) is type(value)
+    assert getattr(made.defaults, name) == value
+    assert type(getattr(made.defaults, name)) is type(value)
 
 
 @pytest.mark.parametrize(

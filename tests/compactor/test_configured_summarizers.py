@@ -61,7 +61,7 @@ def test_equal_settings_share_one_summarizer() -> None:
     given = ExtractiveSummarizer()
     assert compactor_of(settings, summarizer=given).summarizer is given
     assert isinstance(ContextCompactor.for_role(memory_of(1), ROLE).summarizer, ExtractiveSummarizer)
-    with Sessions(config=settings.base) as sessions, sessions.open("s") as session:
+    with Sessions(config=settings.defaults) as sessions, sessions.open("s") as session:
         assert session.compactor.summarizer is one
 
 

@@ -17,7 +17,7 @@ from scene import of_kind
 from compactor import (
     CompactorConfig,
     ContextCompactor,
-    Continued,
+    ContinuedPrompt,
     OpenAISummarizer,
     Prepared,
     Rejected,
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.usefixtures("quick_clients")
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 BEGINNING = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
-GOING_ON = Continued(messages=[*BEGINNING, user("Summarise.")], tools=TOOLS, tool_choice="auto", model="m-1")
-REQUEST = SummaryRequest(messages=[user("A transcript.")], continued=GOING_ON)
+GOING_ON = ContinuedPrompt(messages=[*BEGINNING, user("Summarise.")], tools=TOOLS, tool_choice="auto", model="m-1")
+REQUEST = SummaryRequest(messages=[user("A transcript.")], continued_prompt=GOING_ON)
 SCHEMA = {"type": "object", "properties": {"changes": {"type": "array"}}, "required": ["changes"]}
 CHANGES = replace(REQUEST, kind="changes", schema=SCHEMA)
 
@@ -75,13 +75,13 @@ def test_what_another_format_keeps_beside_a_message_is_not_sent(server: ModelSer
     kept = {"native": {"format": "anthropic", "v": 1, "blocks": [{"as_is": {"type": "thinking", "thinking": "Hm."}}]}}
     messages = [{**message, **kept} for message in GOING_ON.messages]
     with summarizer_at(server) as summarizer:
-        summarizer(replace(REQUEST, continued=replace(GOING_ON, messages=messages)))
+        summarizer(replace(REQUEST, continued_prompt=replace(GOING_ON, messages=messages)))
     assert bodies(server)[0]["messages"] == GOING_ON.messages
 
 
 def test_without_tools_none_are_named(server: ModelServer) -> None:
     """Endpoints refuse an empty list, and a choice where there is nothing to choose."""
-    bare = replace(REQUEST, continued=replace(GOING_ON, tools=(), tool_choice=None))
+    bare = replace(REQUEST, continued_prompt=replace(GOING_ON, tools=(), tool_choice=None))
     with summarizer_at(server) as summarizer:
         summarizer(bare)
     assert bodies(server) == [{"model": "m-1", "messages": GOING_ON.messages}]
@@ -102,10 +102,10 @@ def test_the_agents_model_decides_where_nobody_else_does(
 ) -> None:
     """Another model has nothing of the agent's prompt in its cache, so it is sent the shorter transcript. An unknown
     one may be the same: the compactor offers the longer form only as long as the cache has shown that."""
-    request = replace(REQUEST, continued=replace(GOING_ON, model=agents))
+    request = replace(REQUEST, continued_prompt=replace(GOING_ON, model=agents))
     with summarizer_at(server, model, style=style) as summarizer:
         summarizer(request)
-        summarizer(replace(request, continued=None))
+        summarizer(replace(request, continued_prompt=None))
     sent = GOING_ON.messages if continues else REQUEST.messages
     assert [body["messages"] for body in bodies(server)] == [sent, REQUEST.messages]
 
@@ -385,7 +385,7 @@ def test_it_is_made_for_those_who_read_it() -> None:
         compose(memory, budget=8_000, system="Be brief.", model="m-1")
         with ContextCompactor.for_role(memory, "assistant", CONFIG, summarizer) as compactor:
             compactor.compact_now(20)
-    assert [request.continued is not None for request in seen] == [True, False]
+    assert [request.continued_prompt is not None for request in seen] == [True, False]
     styles = {style: summarizer_style(style).takes_continued for style in (None, "continue", "separate")}
     assert styles == {None: True, "continue": True, "separate": False}
 
@@ -436,10 +436,13 @@ def test_names_that_stand_nowhere_in_the_conversation_are_refused(server: ModelS
 def test_a_note_is_added_to_both_forms_and_to_no_other_message() -> None:
     """The request that was made stays as it was: its messages may be those that the agent's prompt is made of."""
     again = with_feedback(REQUEST, SummaryRejected("empty", "no text"))
-    assert again.continued is not None
-    assert again.continued.messages[:-1] == GOING_ON.messages[:-1]
-    for messages, before in ((again.messages, REQUEST.messages), (again.continued.messages, GOING_ON.messages)):
+    assert again.continued_prompt is not None
+    assert again.continued_prompt.messages[:-1] == GOING_ON.messages[:-1]
+    for messages, before in ((again.messages, REQUEST.messages), (again.continued_prompt.messages, GOING_ON.messages)):
         assert messages[-1]["content"].startswith(before[-1]["content"])
         assert "it held no text" in messages[-1]["content"]
         assert "no text" not in before[-1]["content"]
-    assert with_feedback(replace(REQUEST, continued=None), SummaryRejected("empty", "no text")).continued is None
+    assert (
+        with_feedback(replace(REQUEST, continued_prompt=None), SummaryRejected("empty", "no text")).continued_prompt
+        is None
+    )

@@ -112,7 +112,7 @@ def test_a_redaction_withdraws_what_was_made_from_the_post(store: Store) -> None
 
 
 def test_what_was_prepared_and_never_published_is_told() -> None:
-    """The step of a fold as well, until what it led to is published; answers about single posts are no compactions."""
+    """The step of a long request as well, until what it led to is published; answers about single posts are no compactions."""
     memory, compactor = process(InMemoryStore(), rounds=3)
     journal = memory.journal(ROLE)
     made = CompactedMessage(start_index=1, end_index=2, end_round_id="r2", summary="Two.")

@@ -20,7 +20,7 @@ from views import get_token_cache
 
 from compactor import (
     CompactorConfig,
-    Continued,
+    ContinuedPrompt,
     Prompt,
     SummaryRequest,
     View,
@@ -81,7 +81,7 @@ def test_what_the_prompt_began_with_is_continued() -> None:
     talk(memory, 1, 5)
     prompt = asked(memory, 6, tools=TOOLS, tool_choice="auto")
     request = requested(memory)
-    going_on = request.continued
+    going_on = request.continued_prompt
     assert going_on is not None
     *beginning, instruction = going_on.messages
     assert beginning == prompt.messages[:17]  # the system message and four rounds of four
@@ -110,14 +110,14 @@ def test_the_next_is_continued_behind_the_summary(summary_as: str) -> None:
     executor.run_all()
     first, second = summarizer.requests
     assert (first.end_index, second.start_index, second.end_index) == (2, 3, 5)
-    assert second.continued is not None
+    assert second.continued_prompt is not None
     head = 1 if summary_as == "header" else 2
-    continued = second.continued.messages[:-1]
+    continued = second.continued_prompt.messages[:-1]
     assert continued == prompt.messages[: head + 3 * 4]
     assert sent.startswith(json.dumps(continued).removesuffix("]"))
     assert [message["role"] for message in continued[:3]].count("system") == (2 if summary_as == "system" else 1)
     assert "Summary of rounds 1-2" in continued[head - 1]["content"]
-    assert "headed [Conversation History Summary]" in second.continued.messages[-1]["content"]
+    assert "headed [Conversation History Summary]" in second.continued_prompt.messages[-1]["content"]
 
 
 def test_what_the_host_does_to_its_messages_changes_nothing() -> None:
@@ -129,7 +129,7 @@ def test_what_the_host_does_to_its_messages_changes_nothing() -> None:
     for message in prompt.messages:
         message["content"] = "changed"
     del prompt.messages[3:]
-    going_on = requested(memory).continued
+    going_on = requested(memory).continued_prompt
     assert going_on is not None
     assert going_on.messages[:-1] == sent[:17]
 
@@ -171,13 +171,13 @@ def test_a_line_about_drops_and_an_older_question_stand_in_the_beginning(summary
 # -- what is not continued --------------------------------------------------------------------------------------------
 
 
-def request_of(memory: Memory, count: int = 2, limit: int = WIDE) -> Continued | None:
+def request_of(memory: Memory, count: int = 2, limit: int = WIDE) -> ContinuedPrompt | None:
     """Ask for the *count* rounds behind the compaction, as a strategy would."""
     view = seen(memory)
     return going_on_with(memory, view, view.rounds[view.end : view.end + count], limit)
 
 
-def going_on_with(memory: Memory, view: View, rounds: Sequence[Round], limit: int = WIDE) -> Continued | None:
+def going_on_with(memory: Memory, view: View, rounds: Sequence[Round], limit: int = WIDE) -> ContinuedPrompt | None:
     last = view.token_cache.prompt_limits.last_prompt
     if last is None:
         return None
@@ -269,7 +269,7 @@ def test_who_summarises_what_the_view_shows_continues_with_reductions(memory: Me
     """``compact_view`` reads nothing in full again that was reduced before: just what the prompt shows."""
     reduce(memory, 1)
     prompt = asked(memory, 6)
-    going_on = requested(memory, strategies=(compact_view,)).continued
+    going_on = requested(memory, strategies=(compact_view,)).continued_prompt
     assert going_on is not None
     assert going_on.messages[:-1] == prompt.messages[:17]
 
@@ -391,8 +391,8 @@ def test_what_does_not_fit_is_folded_in_steps() -> None:
     executor.run_all()
     first, *others = summarizer.requests
     assert others
-    assert first.continued is not None
-    assert [request.continued for request in others] == [None] * len(others)
+    assert first.continued_prompt is not None
+    assert [request.continued_prompt for request in others] == [None] * len(others)
     current = compactor.get_compaction()
     assert current is not None
     assert current.end_index == 11
@@ -406,7 +406,7 @@ def test_a_round_in_pieces_is_asked_for_separately() -> None:
     talk(memory, 2, 5)
     asked(memory, 6)
     config = CompactorConfig(threshold=3, retain_recent=4, summarizer_input_tokens=1_500, target_tokens=200)
-    assert requested(memory, config).continued is None
+    assert requested(memory, config).continued_prompt is None
 
 
 def test_rounds_that_are_read_from_a_store_are_continued(tmp_path: Any) -> None:

@@ -1,4 +1,4 @@
-"""While no model answers and the circuit is open, new rounds are folded in offline, behind the model's text, which stays;
+"""While no model answers and the circuit is open, new rounds are extracted offline, behind the model's text, which stays;
 its next good answer is made from that text and all rounds since, and replaces both."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from compactor import (
     count_tokens,
     offload_large,
 )
-from compactor.strategies.offline import LINE, fold_in
+from compactor.strategies.offline import LINE, extend_offline
 from compactor.testing import FakeClock
 from memory import CompactedMessage, Memory, open_store
 from memory.overlays import OFFLINE
@@ -135,7 +135,7 @@ def test_prompts_keep_shrinking_during_an_outage() -> None:
 
 @pytest.mark.parametrize("chain", [(compact_rounds,), (offload_large(), compact_rounds)])
 def test_while_the_circuit_is_open_the_model_is_asked_once_in_a_while_and_not_each_turn(chain: Any) -> None:
-    """Whatever other strategies there are: each attempt is paid for, and what was folded in has made room."""
+    """Whatever other strategies there are: each attempt is paid for, and what was extracted has made room."""
     it = Outage(memory_of(10), strategies=chain)
     it.fall(15)
     asked = len(it.model.requests)
@@ -251,7 +251,7 @@ def test_a_restart_goes_on_with_both(address: str, tmp_path: Path) -> None:
 
 
 def test_a_restart_during_the_outage_keeps_what_stands_until_the_circuit_is_open_again() -> None:
-    """And then folds in what came since, behind it."""
+    """And then extracts what came since, behind it."""
     it = Outage(memory_of(10))
     text = it.summary
     it.fall(15)
@@ -269,7 +269,7 @@ def test_a_restart_during_the_outage_keeps_what_stands_until_the_circuit_is_open
 
 @pytest.mark.parametrize("what", ["revert", "fail", "redact"])
 def test_what_takes_the_folded_rounds_back_leaves_the_models_text(what: str) -> None:
-    """A revert, and a failed or erased round among those that were folded in offline: the model's own stands again."""
+    """A revert, and a failed or erased round among those that were extracted offline: the model's own stands again."""
     it = Outage(memory_of(10))
     text = it.summary
     it.fall(15)
@@ -392,7 +392,7 @@ def test_what_is_deferred_is_shown_before_rounds_are_folded_in(publish: str) -> 
 
 
 def test_a_summarizer_that_does_not_answer_is_an_outage_too() -> None:
-    """Each call runs into its deadline, on an executor: what is due is folded in all the same."""
+    """Each call runs into its deadline, on an executor: what is due is extracted all the same."""
     memory = memory_of(10)
     hung = threading.Event()
     with ThreadPoolExecutor(8) as pool:
@@ -457,7 +457,7 @@ def test_whatever_happens_every_round_is_told_once(events: list[str]) -> None:
     [None, "yes", {}, {"rounds": 1}, {"characters": "4", "rounds": 1, "end_round_id": None, "end_number": None}],
 )
 def test_what_says_nothing_of_its_place_is_no_offline_end(place: object) -> None:
-    """A host's compaction may hold anything: it is all the model's text, and rounds are folded in behind it."""
+    """A host's compaction may hold anything: it is all the model's text, and rounds are extracted behind it."""
     memory = memory_of(3)
     first = memory.conversation.rounds[0]
     made = CompactedMessage(
@@ -469,7 +469,7 @@ def test_what_says_nothing_of_its_place_is_no_offline_end(place: object) -> None
     assert view.compaction is not None
     assert not view.compaction.is_offline
     assert not view.is_offline
-    folded = fold_in(view, 2, None, lambda _request: "More.")
+    folded = extend_offline(view, 2, None, lambda _request: "More.")
     assert folded is not None
     assert folded.summary == f"As told.\n\n{LINE}\nMore."
     assert folded.is_offline

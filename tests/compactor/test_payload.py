@@ -24,7 +24,7 @@ from compactor import (
     count_tokens,
 )
 from compactor.formats import anthropic, chat, gemini, responses
-from compactor.strategies.offline import fold_in
+from compactor.strategies.offline import extend_offline
 from compactor.testing import ScriptedSummarizer
 from memory import InMemoryStore, Memory, MessageError
 from memory.transfer.jsonl import export_session, import_session
@@ -178,7 +178,7 @@ def test_the_next_summary_is_made_of_the_text_and_has_none_of_its_own() -> None:
     request = summarizer.requests[1]
     assert PRICES in str(request.messages)
     assert "c2ln" not in str(request.messages)
-    assert request.continued is None
+    assert request.continued_prompt is None
     assert "c2ln" not in shown(scene.memory)
 
 
@@ -203,7 +203,7 @@ def test_edits_of_notes_have_none() -> None:
 
 
 def test_the_text_is_shown_where_it_says_more() -> None:
-    """With a pinned post; where sentences were put back that the answer had lost; with rounds folded in offline."""
+    """With a pinned post; where sentences were put back that the answer had lost; with rounds extracted offline."""
     memory, _ = compacted(OWN)
     memory.pin("r2.p1")
     assert "c2ln" not in shown(memory)
@@ -214,7 +214,7 @@ def test_the_text_is_shown_where_it_says_more() -> None:
     rounds, compaction = memory.get_role_rounds(ROLE)
     assert compaction is not None
     view = View(rounds, compaction, get_token_cache(memory, ROLE, count_tokens), model="claude-x")
-    folded = fold_in(view, compaction.end_index + 1, None, ExtractiveSummarizer())
+    folded = extend_offline(view, compaction.end_index + 1, None, ExtractiveSummarizer())
     assert folded is not None
     assert compaction.payload is not None
     assert folded.payload is None

@@ -19,7 +19,7 @@ from scene import PRICES, ROLE, add_round, on_command
 from compactor import (
     AnthropicSummarizer,
     CompactorConfig,
-    Continued,
+    ContinuedPrompt,
     OpenAISummarizer,
     SummarizerError,
     SummaryRequest,
@@ -177,17 +177,17 @@ def test_for_a_prompt_that_may_not_show_it_none_is_asked_for(
     conversation = [{"role": "user", "content": "Where is it?"}, {"role": "user", "content": "Summarise."}]
     request = SummaryRequest(messages=[{"role": "user", "content": "A transcript."}])
     for model, kind in (("claude-y", "rounds"), ("", "rounds"), (MODEL, "changes"), (MODEL, "tool_run")):
-        continued = Continued(messages=conversation, model=model)
-        asked = SummaryRequest(messages=request.messages, continued=continued, kind=kind)  # type: ignore[arg-type]
+        continued = ContinuedPrompt(messages=conversation, model=model)
+        asked = SummaryRequest(messages=request.messages, continued_prompt=continued, kind=kind)  # type: ignore[arg-type]
         assert summarizer(asked).payload is None
     assert summarizer(request).payload is None
     assert not [body for body in claude.bodies if "compaction" in body]
 
 
-CONTINUED = Continued(
+CONTINUED = ContinuedPrompt(
     messages=[{"role": "user", "content": "Where is it?"}, {"role": "user", "content": "Summarise."}], model=MODEL
 )
-REQUEST = SummaryRequest(messages=[{"role": "user", "content": "A transcript."}], continued=CONTINUED)
+REQUEST = SummaryRequest(messages=[{"role": "user", "content": "A transcript."}], continued_prompt=CONTINUED)
 
 
 @needs_anthropic
@@ -420,5 +420,5 @@ def test_no_other_provider_and_no_other_model_ever_reads_it(own: Any, reads: Any
             assert "SECRET-BLOCK" not in json.dumps(FORMATS[name].from_chat(prompt.messages))
     for request in summarizer.requests:
         assert "SECRET-BLOCK" not in str(request.messages)
-        if request.continued is not None and "SECRET-BLOCK" in str(request.continued.messages):
+        if request.continued_prompt is not None and "SECRET-BLOCK" in str(request.continued_prompt.messages):
             assert reads == own

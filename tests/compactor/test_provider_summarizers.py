@@ -13,7 +13,7 @@ from model_server import Answer, ModelServer, drip, flood, html, reply
 
 from compactor import (
     AnthropicSummarizer,
-    Continued,
+    ContinuedPrompt,
     GeminiSummarizer,
     Memory,
     SummarizerError,
@@ -306,8 +306,8 @@ def test_it_goes_on_behind_the_agents_prompt(
     memory = Memory()
     memory.extend(TALK[:end])
     prompt = list(compose(memory, budget=100_000).messages)
-    continued = Continued(messages=[*prompt, INSTRUCTION], tools=[TOOL], model="small-model")
-    summary = summarizer(SummaryRequest(messages=REQUEST.messages, continued=continued))
+    continued = ContinuedPrompt(messages=[*prompt, INSTRUCTION], tools=[TOOL], model="small-model")
+    summary = summarizer(SummaryRequest(messages=REQUEST.messages, continued_prompt=continued))
     assert summary.continued is None
     body = server.requests[-1].body
     said = str(body)
@@ -341,8 +341,8 @@ def without_marks(messages: Any) -> list[dict[str, Any]]:
 def test_another_models_prompt_is_not_continued(provider: Provider, server: ModelServer, summarizer: Any) -> None:
     """It would be read at full price: the rounds alone are shorter."""
     for model in ("", "another-model"):
-        continued = Continued(messages=[*TALK, INSTRUCTION], model=model)
-        assert summarizer(SummaryRequest(messages=REQUEST.messages, continued=continued)).continued is False
+        continued = ContinuedPrompt(messages=[*TALK, INSTRUCTION], model=model)
+        assert summarizer(SummaryRequest(messages=REQUEST.messages, continued_prompt=continued)).continued is False
         assert "Oslo" not in str(server.requests[-1].body)
 
 
@@ -356,8 +356,8 @@ def test_a_tool_call_instead_of_a_summary_is_asked_for_again(
         called = gemini()
         called["candidates"][0]["content"]["parts"] = [{"functionCall": {"name": "weather", "args": {}}}]
     server.answers(reply(called))
-    continued = Continued(messages=[*TALK, INSTRUCTION], tools=[TOOL], model="small-model")
-    summary = summarizer(SummaryRequest(messages=REQUEST.messages, continued=continued))
+    continued = ContinuedPrompt(messages=[*TALK, INSTRUCTION], tools=[TOOL], model="small-model")
+    summary = summarizer(SummaryRequest(messages=REQUEST.messages, continued_prompt=continued))
     assert (summary.continued, summary.usage) == (
         False,
         {"input_tokens": 200, "output_tokens": 40, "cached_tokens": 120},

@@ -13,7 +13,7 @@ from memory.references import (
     QUOTED,
     Passage,
     Reference,
-    fold,
+    fold_case,
     make_post_reference,
     make_posts_reference,
     make_range_reference,
@@ -181,7 +181,7 @@ def test_a_role_reads_only_its_own_of_several_posts() -> None:
 
 
 def messages_of(memory: Memory, ref: str, role: str = "Planner") -> list[dict[str, object]]:
-    return reload_messages(memory.snapshot.get_rounds(role, include_failed=True), ref, role, hide_failed=True)
+    return reload_messages(memory.snapshot.get_rounds(role, include_hidden=True), ref, role, hide_failed=True)
 
 
 def test_messages_behind_whole_rounds_are_those_of_the_conversation() -> None:
@@ -261,8 +261,8 @@ def test_a_page_is_a_slice_of_the_joined_text(pieces: list[str], start: int, sto
 @given(st.lists(LETTERS, max_size=8), LETTERS.filter(bool), st.integers(0, 30))
 def test_places_are_those_of_the_joined_text(pieces: list[str], pattern: str, start: int) -> None:
     """Each place in order, none overlapping, whatever piece it begins and ends in."""
-    whole, expected, at = fold("".join(pieces)), [], start
-    while (at := whole.find(fold(pattern), at)) >= 0:
+    whole, expected, at = fold_case("".join(pieces)), [], start
+    while (at := whole.find(fold_case(pattern), at)) >= 0:
         expected.append(at)
         at += len(pattern)
     assert list(Passage(pieces).find_offsets(pattern, start)) == expected
@@ -277,9 +277,9 @@ def test_a_pattern_is_literal() -> None:
 
 
 def test_folding_keeps_every_character_in_its_place() -> None:
-    """Over all of Unicode, in any neighbourhood: an offset in the fold text is one in the text itself."""
+    """Over all of Unicode, in any neighbourhood: an offset in the case-folded text is one in the text itself."""
     everything = "".join(map(chr, range(sys.maxunicode + 1)))
-    assert len(fold(everything)) == len(everything)
-    assert [char for char in everything if len(fold(char)) != 1] == []
-    assert fold("ΟΔΟΣ") == fold("οδος") == fold("ΟΔΟΣΑ")[:4]
-    assert fold("ÀÉÎ STRASSE") == "àéî strasse"
+    assert len(fold_case(everything)) == len(everything)
+    assert [char for char in everything if len(fold_case(char)) != 1] == []
+    assert fold_case("ΟΔΟΣ") == fold_case("οδος") == fold_case("ΟΔΟΣΑ")[:4]
+    assert fold_case("ÀÉÎ STRASSE") == "àéî strasse"

@@ -316,7 +316,7 @@ class AutoContextMemory:
             return messages
         if not _is_reference(ref_id):
             raise UnknownReference(f"nothing is offloaded under {ref_id!r:.80}, and it is no place in the log (r12.p3)")
-        rounds = self.memory.snapshot.get_rounds(self.role, include_failed=True)
+        rounds = self.memory.snapshot.get_rounds(self.role, include_hidden=True)
         return reload_messages(rounds, ref_id, self.role, hide_failed=True)
 
     def clear(self, ref_id: str) -> None:

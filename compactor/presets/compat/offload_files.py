@@ -26,7 +26,7 @@ from weakref import WeakSet
 from memory import ContextError, Event, Memory, Redacted, StoreError
 from memory.arguments import ConfigError, require
 from memory.recall import MAX_NUMBER, Parameters, Refused, make_schema, read_arguments, read_number, read_text
-from memory.references import find_ceil_boundary, find_floor_boundary, fold
+from memory.references import find_ceil_boundary, find_floor_boundary, fold_case
 from memory.rounds import utc_now
 from memory.stores.retention import FILES_KEPT, remove_files
 
@@ -402,10 +402,10 @@ class OffloadFiles:
 
     def _search(self, pattern: str, names: Iterable[str]) -> Iterator[str]:
         """Yield the lines that contain *pattern*, ignoring case, with file and number. Raises ``TimeoutError``."""
-        wanted, deadline = fold(pattern), self._monotonic() + self._search_seconds
+        wanted, deadline = fold_case(pattern), self._monotonic() + self._search_seconds
         for name in names:
             text = self._read_text(name) or ""
-            folded, number, counted, end = fold(text), 0, 0, 0
+            folded, number, counted, end = fold_case(text), 0, 0, 0
             while self._monotonic() <= deadline and (place := folded.find(wanted, end)) >= 0:
                 number += text.count("\n", counted, place)
                 counted, behind = place, place + len(wanted)

@@ -185,7 +185,7 @@ class Window:
         """Read the log as it is *now*, from here on."""
         #: Erasures and failures since then are not yet applied.
         self._snapshot = now
-        self._rounds = now.get_rounds(ASSISTANT, include_failed=True)
+        self._rounds = now.get_rounds(ASSISTANT, include_hidden=True)
         #: Returns the messages of a round by their posts' numbers, 0 for the query; round 0 is the header.
         self._read_round = cache(partial(_read_round, now, self._rounds))
 

@@ -708,7 +708,7 @@ def test_a_call_too_dear_for_any_hour_is_a_failure_that_names_the_remedy() -> No
 
 
 def test_what_was_published_before_the_hour_was_used_up_stands() -> None:
-    """A long history is folded in as far as there is room, and goes on from there later."""
+    """A long history is summarized as far as there is room, and goes on from there later."""
     scene = spending(100, 250, [], summarizer_input_tokens=420, threshold=1)
     scene.start()
     scene.executors[0].run_all()

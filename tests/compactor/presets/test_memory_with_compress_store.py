@@ -414,12 +414,12 @@ def failed(memory: MemoryWithCompress) -> None:
 
 
 def erased(memory: MemoryWithCompress) -> None:
-    if len(memory.memory.snapshot.get_rounds(include_failed=True)) > 1:
+    if len(memory.memory.snapshot.get_rounds(include_hidden=True)) > 1:
         memory.memory.redact("r2.p0")
 
 
 def erased_last(memory: MemoryWithCompress) -> None:
-    if total := len(memory.memory.snapshot.get_rounds(include_failed=True)):
+    if total := len(memory.memory.snapshot.get_rounds(include_hidden=True)):
         memory.memory.redact(f"r{total}.p2")
 
 

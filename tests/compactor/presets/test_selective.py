@@ -235,7 +235,7 @@ def test_calls_that_wait_for_results_do_not_reach_the_summarizer() -> None:
 
 def test_a_failed_summary_leaves_everything_as_it_was_and_cools_down() -> None:
     """No compaction after the first; after two failures in a row no model is asked for eight seconds, and what is due is
-    folded in offline; then the model's text takes its place."""
+    extracted offline; then the model's text takes its place."""
     memory = conversation(9)
     memory.append(user("And now?"))
     down = SummarizerError("the endpoint is down; start it")
