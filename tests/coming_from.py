@@ -1,4 +1,4 @@
-"""The tables of ``docs/coming-from.md``: each row names a thing of another system, its counterpart here, and a proof."""
+"""The tables of the pages in ``docs/coming-from``: each row names a thing of another system, its counterpart here, and a proof."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from fenced import ROOT, Block, blocks
 
-PAGE = "docs/coming-from.md"
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/coming-from").glob("*.md"))
 HEADER = ["there", "here", "code"]
 #: The third cell without a counterpart, and the beginning of the reason.
 NO_CODE, NOT_HERE = "–", "Not here:"
@@ -24,14 +24,14 @@ _CELL = re.compile(r"(?<!\\)\|")
 class Row:
     """One row: a thing of another system, its counterpart here, and one line of Python that proves it."""
 
-    section: str
+    page: str
     line: int
     there: str
     here: str
     code: str
 
     def __str__(self) -> str:
-        return f"{PAGE}:{self.line}"
+        return f"{self.page}:{self.line}"
 
     @property
     def source(self) -> str:
@@ -39,7 +39,7 @@ class Row:
         return "" if self.code == NO_CODE else self.code.removeprefix("`").removesuffix("`").replace("\\|", "|")
 
     def run(self, setup: Block) -> None:
-        """Run the row's code after the section's *setup*; an expression must be true. ``await`` is allowed."""
+        """Run the row's code after its page's *setup*; an expression must be true. ``await`` is allowed."""
         names = setup.run() | {"raises": _raises}
         tree = ast.parse(self.source)
         if weak := _cannot_fail(tree):
@@ -102,18 +102,16 @@ def _evaluate(tree: ast.Expression | ast.Module, names: dict[str, Any], place: s
 
 def rows() -> list[Row]:
     """Return the rows of all tables with the columns ``there``, ``here`` and ``code``."""
-    return list(_rows((ROOT / PAGE).read_text(encoding="utf-8").splitlines()))
+    return [row for page in PAGES for row in _rows(page, (ROOT / page).read_text(encoding="utf-8").splitlines())]
 
 
-def _rows(lines: list[str]) -> Iterator[Row]:
-    section, in_table, in_fence = "", False, False
+def _rows(page: str, lines: list[str]) -> Iterator[Row]:
+    in_table, in_fence = False, False
     for number, line in enumerate(lines, 1):
         if line.startswith("```"):
             in_fence = not in_fence
         if in_fence:
             continue
-        if line.startswith("## "):
-            section = line[3:]
         cells = [cell.strip() for cell in _CELL.split(line)[1:-1]] if line.startswith("|") else []
         if cells == HEADER:
             in_table = True
@@ -121,16 +119,10 @@ def _rows(lines: list[str]) -> Iterator[Row]:
             in_table = False
         elif in_table and not set("".join(cells)) <= set("-: "):
             if len(cells) != len(HEADER):
-                raise AssertionError(f"{PAGE}:{number} has {len(cells)} cells; write | inside a cell as \\|")
-            yield Row(section, number, *cells)
+                raise AssertionError(f"{page}:{number} has {len(cells)} cells; write | inside a cell as \\|")
+            yield Row(page, number, *cells)
 
 
 def setups() -> dict[str, Block]:
-    """Return the block titled "setup" of each section that has one, by the section's heading."""
-    headings = [
-        (number, line[3:])
-        for number, line in enumerate((ROOT / PAGE).read_text(encoding="utf-8").splitlines(), 1)
-        if line.startswith("## ")
-    ]
-    found = [block for block in blocks(PAGE, "python") if block.info == 'title="setup"']
-    return {next(title for line, title in reversed(headings) if line < block.line): block for block in found}
+    """Return the block titled "setup" of each page that has one."""
+    return {block.page: block for page in PAGES for block in blocks(page, "python") if block.info == 'title="setup"'}

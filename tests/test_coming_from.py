@@ -13,13 +13,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("row", rows(), ids=str)
 def test_code_of_a_row_does_what_the_row_says(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each row's line of code runs by itself behind its section's setup; a row without one says why."""
+    """Each row's line of code runs by itself behind its page's setup; a row without one says why."""
     if row.code == NO_CODE:
         assert row.here.startswith(NOT_HERE)
         return
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "none-is-needed-on-loopback")
-    row.run(setups()[row.section])
+    row.run(setups()[row.page])
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_row_that_cannot_fail_is_refused(code: str) -> None:
         Row("", 1, "it", "it", f"`{code}`").run(Block("", 1, "python", "", ""))
 
 
-def test_each_thing_has_one_row_in_its_section() -> None:
+def test_each_thing_has_one_row_on_its_page() -> None:
     """Who looks for a name of the other system finds one answer."""
-    found = [(row.section, row.there) for row in rows()]
+    found = [(row.page, row.there) for row in rows()]
     assert len(found) == len(set(found))

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from coming_from import PAGES as COMING_FROM
 from fenced import ROOT, blocks
 
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
 #: Shows classes of other libraries, whose types are theirs.
-UNTYPED = {"docs/coming-from.md"}
+UNTYPED = set(COMING_FROM)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
