@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refusal, run
+from command_line import dialogue, refusal, run
+from executors import ManualExecutor
 from logged import entry, record
 from stored_sessions import session, summarise, url_of
 
-from compactor import CompactorConfig, ContextCompactor, Failed, Prepared, Rejected, Summary, SummaryRequest
-from compactor.journal import JournalWriter
-from compactor.testing import summarize_by_terms
+from compactor import CompactorConfig, ContextCompactor, Summary, SummaryRequest
+from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from memory import Entry, Reduction, open_store
 
 ROLE = "assistant"
@@ -116,22 +116,27 @@ def test_rejected_answers_are_paid_for(url: str) -> None:
     """They are noted with the failure, also where the log says the same already; an accepted one includes those
     before it."""
 
-    def reject(attempt: int) -> Rejected:
-        facts: dict[str, Any] = {"role": ROLE, "start": 1, "end": 2, "seconds": 1.0, "check": "shorter"}
-        return Rejected(**facts, attempt=attempt, attempts=2, usage={"input_tokens": 10}, model="gpt-4.1-mini")
-
+    bad = Summary("", {"input_tokens": 10}, "gpt-4.1-mini")
+    good = Summary(
+        "How many of item-1 to item-5 are in which hall was asked and said.", {"input_tokens": 20}, bad.model
+    )
     with session(url) as memory:
-        writer = JournalWriter(memory.journal(ROLE), ROLE, lambda _: None)
-        for number in range(1, 4):
-            writer.record_failure(reject(1))
-            writer.record_failure(reject(2))
-            writer.record_failure(Failed(role=ROLE, error="shorter", failures=number, retry_in=1.0))
-        writer.record_failure(reject(1))
-        facts: dict[str, Any] = {"role": ROLE, "start": 1, "end": 2, "seconds": 1.0}
-        writer.record_failure(Prepared(**facts, tokens_before=9, tokens_after=1, usage={"input_tokens": 20}))
-        writer.record_failure(Failed(role=ROLE, error="late", failures=4, retry_in=1.0))
+        options: dict[str, Any] = {"executor": ManualExecutor(), "clock": FakeClock()}
+        summarizer = ScriptedSummarizer([bad] * 7 + [good], default=OSError("away"))
+        compactor = ContextCompactor.for_role(
+            memory, ROLE, CompactorConfig(threshold=2, retain_recent=1), summarizer, **options
+        )
+        compactor.start()
+        for failures in range(4):
+            options["executor"].run_all()
+            assert compactor.status().failures == (failures + 1) % 4
+            options["clock"].advance(3_600)
+        for message in dialogue(8)[-12:]:
+            memory.append(message)
+        options["executor"].run_all()
+        assert compactor.stop(10)
     total = costs(url)["total"]
-    assert (total["answers"], total["input_tokens"], total["unpriced_answers"]) == (3, 60, 0)
+    assert (total["answers"], total["input_tokens"], total["unpriced_answers"]) == (4, 90, 0)
 
 
 @pytest.mark.parametrize("most", [24_000, 1_000], ids=["in one step", "in several steps"])

@@ -22,8 +22,7 @@ from chats import (
     words,
 )
 
-from compactor import compose, count_tokens
-from compactor.tokens import PROMPT_TOKENS
+from compactor import compose, count_prompt, count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, Round, ToolCall
 
 # -- without pressure -------------------------------------------------------------------------------------------------
@@ -52,7 +51,7 @@ def test_without_pressure_all_of_the_tail_is_shown() -> None:
 
 def test_an_empty_session_gives_an_empty_prompt() -> None:
     """Nothing was said, so nothing is sent."""
-    assert compose(Memory(), budget=PROMPT_TOKENS).messages == []
+    assert compose(Memory(), budget=count_prompt([], count_tokens)).messages == []
 
 
 def test_a_budget_that_is_just_met_is_enough() -> None:

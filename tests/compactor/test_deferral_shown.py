@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from deferred_session import DEAR, FullStore, Scene, long_round, requests, text
 from executors import SOON
-from scene import CONFIG, PRICES, ROLE, add_round, in_thread, of_kind, prices
+from scene import CONFIG, PRICES, ROLE, Calls, add_round, in_thread, memory_of, of_kind, prices
 from views import get_token_cache
 
 from compactor import (
     CompactorConfig,
+    ContextCompactor,
     Deferred,
     Discarded,
     Failed,
@@ -23,7 +25,6 @@ from compactor import (
     Published,
     Skip,
     State,
-    SummaryRequest,
     after_rounds,
     compact_rounds,
     compose,
@@ -33,7 +34,6 @@ from compactor import (
     over_usage,
 )
 from compactor.cost import Decision, Moment
-from compactor.cost.limits import Permit
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, InMemoryStore, ProviderFailed
 
@@ -194,11 +194,22 @@ def test_where_there_is_no_room_to_ask_it_is_shown_as_it_is() -> None:
     clock = FakeClock()
     limits = Limits(max_concurrency=1, clock=clock)
     scene = Scene(clock=clock, limits=limits, publish=deferred(DEAR, budget=700))
-    Permit(limits).reserve(SummaryRequest(), len)
-    long_round(scene.memory)
-    scene.executor.run_all()
-    assert (scene.end, scene.compactor.status().skip_reason) == (7, Skip.LIMITED)
-    assert (limits.status().queued, len(scene.summarizer.requests)) == (1, 1)
+    with in_a_call(limits):
+        long_round(scene.memory)
+        scene.executor.run_all()
+        assert (scene.end, scene.compactor.status().skip_reason) == (7, Skip.LIMITED)
+        assert (limits.status().queued, len(scene.summarizer.requests)) == (1, 1)
+
+
+@contextmanager
+def in_a_call(limits: Limits) -> Iterator[None]:
+    """Have a compactor of another session ask its model under *limits* meanwhile."""
+    calls = Calls()
+    with ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, calls, limits=limits) as other:
+        assert calls.begun.acquire(timeout=SOON)
+        yield
+        calls.go_on.set()
+        assert other.wait_idle(SOON)
 
 
 def test_where_it_can_be_neither_extended_nor_shown_the_failure_is_told() -> None:
@@ -287,16 +298,14 @@ def test_who_waits_for_a_turn_to_ask_shows_what_is_deferred_all_the_same() -> No
     clock = FakeClock()
     limits = Limits(max_concurrency=1, clock=clock)
     scene = Scene(clock=clock, limits=limits)
-    other = Permit(limits)
-    other.reserve(SummaryRequest(), len)
-    scene.add(5)
-    assert scene.compactor.status().skip_reason is Skip.LIMITED
-    assert (scene.deferred.end, scene.deferred.shows, scene.clock.pending) == (7, False, [300.0])
-    scene.clock.advance(300)
-    scene.executor.run_all()
-    assert (scene.end, scene.deferred.reason, len(scene.summarizer.requests)) == (7, "cold", 1)
-    assert limits.status().queued == 1, "it keeps its place in the line"
-    other.release()
+    with in_a_call(limits):
+        scene.add(5)
+        assert scene.compactor.status().skip_reason is Skip.LIMITED
+        assert (scene.deferred.end, scene.deferred.shows, scene.clock.pending) == (7, False, [300.0])
+        scene.clock.advance(300)
+        scene.executor.run_all()
+        assert (scene.end, scene.deferred.reason, len(scene.summarizer.requests)) == (7, "cold", 1)
+        assert limits.status().queued == 1, "it keeps its place in the line"
     scene.executor.run_all()
     assert requests(scene)[1:] == [(8, 12, "Summary of rounds 1-7.")]
 

@@ -10,7 +10,6 @@ import pytest
 from chats import Message, answer, assert_legal, calls, left_out_texts, note_of, result, user, words
 
 from compactor import BudgetExceeded, Prompt, compose, count_message, count_prompt, count_tokens
-from compactor.tokens import PROMPT_TOKENS
 from memory import CompactedMessage, InMemoryStore, Memory, Post, Reduction, Round
 
 ROLE = "assistant"
@@ -179,7 +178,7 @@ def test_at_last_the_newest_payload_is_clipped_and_then_the_prompt_is_refused() 
     assert was_clipped(prompt) == 1
     assert LARGE[:40] in contents(prompt)[-1]
     assert contents(prompt)[-1].endswith(LARGE[-30:])
-    assert exceeded.value.needed == PROMPT_TOKENS + count_message(user("Read."), count_tokens)
+    assert exceeded.value.needed == count_prompt([user("Read.")], count_tokens)
 
 
 def test_what_the_user_said_is_not_offloaded_but_clipped_at_last() -> None:
@@ -234,7 +233,7 @@ def test_a_compaction_that_reaches_into_open_rounds_is_no_fault(end: int, budget
 
     memory = chat(6)
     memory.register_compaction_provider(ROLE, Provider())
-    needed = PROMPT_TOKENS + count_message(user(f"question 0006 {words(30)}"), count_tokens)
+    needed = count_prompt([user(f"question 0006 {words(30)}")], count_tokens)
     if budget < needed:
         with pytest.raises(BudgetExceeded):
             compose(memory, budget=budget)

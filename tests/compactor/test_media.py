@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import Memory, compose, count_message, count_tokens, formats, get_counter
-from compactor.tokens import MESSAGE_TOKENS
 
 
 def png(width: int, height: int) -> bytes:
@@ -45,7 +44,8 @@ def webp_extended(width: int, height: int) -> bytes:
 
 def count(model: str, part: dict[str, Any]) -> int:
     """Return the tokens of one part of a message."""
-    return count_message({"role": "user", "content": [part]}, get_counter(model)) - MESSAGE_TOKENS
+    count = get_counter(model)
+    return count_message({"role": "user", "content": [part]}, count) - count_message({"role": "user"}, count)
 
 
 def picture(data: bytes, detail: str = "") -> dict[str, Any]:

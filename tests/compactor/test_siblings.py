@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import os
 import subprocess
@@ -11,8 +12,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+import compactor
 from compactor import ShadowedModule
-from compactor._siblings import require_siblings
 
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTED = "the host's module was run"
@@ -115,28 +116,13 @@ def test_behind_ours_on_the_path_nothing_is_hidden(tmp_path: Path) -> None:
 # -- without another process ------------------------------------------------------------------------------------------
 
 
-def test_the_packages_beside_ours_are_in_order() -> None:
-    """Imported or not yet."""
-    require_siblings("memory", "prompts")
-
-
-def test_ours_need_not_be_imported_to_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check imports nothing."""
-    monkeypatch.delitem(sys.modules, "prompts")
-
-    require_siblings("prompts")
-
-    assert "prompts" not in sys.modules
-
-
-@pytest.mark.parametrize("name", ["memory", "no_such_package_anywhere"])
-def test_what_has_no_file_is_in_the_way_too(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize("module", [ModuleType("memory"), None])
+def test_what_has_no_file_is_in_the_way_too(monkeypatch: pytest.MonkeyPatch, module: ModuleType | None) -> None:
     """A module made in memory, or nothing at all, is not our package."""
-    if name == "memory":
-        monkeypatch.setitem(sys.modules, "memory", ModuleType("memory"))
+    monkeypatch.setitem(sys.modules, "memory", module)  # type: ignore[arg-type]
 
     with pytest.raises(ShadowedModule, match="without a file") as shadowed:
-        require_siblings(name)
+        importlib.reload(compactor)
     assert isinstance(shadowed.value, ImportError)
 
 
@@ -145,7 +131,7 @@ def test_the_error_carries_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setitem(sys.modules, "memory", SimpleNamespace(__file__=str(tmp_path / "memory.py")))  # type: ignore[arg-type]
 
     with pytest.raises(ShadowedModule) as shadowed:
-        require_siblings("memory")
+        importlib.reload(compactor)
     assert shadowed.value.path == str((tmp_path / "memory.py").resolve())
 
 
@@ -156,6 +142,6 @@ def test_run_as_the_command_it_exits(monkeypatch: pytest.MonkeyPatch, capsys: py
     for script in ("/usr/local/bin/compactor", "compactor.exe"):
         monkeypatch.setattr(sys, "argv", [script])
         with pytest.raises(SystemExit) as left:
-            require_siblings("memory")
+            importlib.reload(compactor)
         assert left.value.code == 2
         assert capsys.readouterr().err.count("\n") == 1

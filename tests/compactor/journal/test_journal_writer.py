@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from scene import PRICES, ROLE, memory_of, of_kind, on_command
 
-from compactor import Discarded, PersistFailed
+from compactor import Discarded, Failed, PersistFailed
 from compactor.journal import JournalWriter, LocalJournal
 from compactor.testing import ScriptedSummarizer
-from memory import Event, StoreFull, StoreUnreachable
+from memory import Event, InMemoryStore, Memory, StoreFull, StoreUnreachable
 from memory.entries import CompactionPrepared
 
 
@@ -94,6 +94,24 @@ def test_what_a_compactor_cannot_keep_is_told_to_its_hooks() -> None:
     compactor._journal.prepare(answer())
     assert [event.error for event in of_kind(heard, PersistFailed)] == ["StoreFull"]
     assert of_kind(compactor.events, PersistFailed) == of_kind(heard, PersistFailed)
+
+
+def test_opening_the_circuit_is_noted_at_once() -> None:
+    """Not only at the eighth failure; a failure that says the same is noted the 1st, 2nd, 4th, 8th time."""
+    store = InMemoryStore()
+    writer = JournalWriter(Memory("s", store=store).journal(ROLE), ROLE, lambda _: None)
+    for number in range(1, 8):
+        writer.record_failure(
+            Failed(role=ROLE, failures=number, retry_in=1.0, error="APIStatusError", circuit_open=number >= 5)
+        )
+    noted = [entry.record.facts for entry in store.read("s")]  # type: ignore[union-attr]
+    assert [(one["failures"], one["circuit_open"]) for one in noted] == [
+        (1, False),
+        (2, False),
+        (4, False),
+        (5, True),
+        (6, True),
+    ]
 
 
 def test_a_compactor_has_one() -> None:

@@ -23,11 +23,11 @@ from compactor import (
     SummaryRequest,
     compose,
     count_message,
+    count_prompt,
     count_tokens,
 )
 from compactor.presets import auto_context, context_offload, memory_with_compress, selective
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.tokens import PROMPT_TOKENS
 from memory import Memory, Recall
 
 ROLE = "assistant"
@@ -92,7 +92,7 @@ class Conversation:
     def check(self) -> None:
         """The prompt fits, is legal, has the newest user message whole, and its references give the originals."""
         prompt = compose(self.memory, ROLE, budget=self.budget)
-        assert PROMPT_TOKENS + sum(map(_tokens, prompt.messages)) == prompt.tokens <= self.budget
+        assert count_prompt(prompt.messages, count_tokens) == prompt.tokens <= self.budget
         assert_paired(prompt.messages)
         asked = next((message for message in reversed(self.said) if message["role"] == "user"), None)
         assert asked is None or asked in prompt.messages
