@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from typing import Any
 
@@ -18,7 +19,6 @@ from benchmarks.comparison.model_server import ModelServer, Outage
 from benchmarks.comparison.prefixes import Prefixes, reusable
 from benchmarks.comparison.virtual_time import VirtualTime
 from compactor import count_tokens
-from compactor.strategies.note_edits import parse_edits
 from prompts import load_contract
 
 
@@ -69,10 +69,18 @@ def test_asked_for_changes_the_model_names_what_is_new(structured: bool) -> None
     assert asks_for_changes(body)
     if structured:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "changes", "schema": {}}}
-    changes = parse_edits(model.answered(body)["content"])
-    assert {change.op for change in changes} == {"add"}
-    assert sum(len(change.text.split()) for change in changes[1:]) == 100
-    assert told_in(changes[0].text) == dict(facts[1:2])
+    content = model.answered(body)["content"]
+    if structured:
+        found = json.loads(content)
+        assert found.keys() == {"add", "replace", "remove"}
+        assert found["replace"] == found["remove"] == []
+        changes = [change["text"] for change in found["add"]]
+    else:
+        matches = [re.fullmatch(r"add \[.+\]: (.+)", line) for line in content.splitlines()]
+        assert all(matches)
+        changes = [match[1] for match in matches if match]
+    assert sum(len(change.split()) for change in changes[1:]) == 100
+    assert told_in(changes[0]) == dict(facts[1:2])
     assert model.depths.of == {facts[0][0]: 1, facts[1][0]: 1}
 
 

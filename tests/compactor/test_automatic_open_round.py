@@ -15,8 +15,6 @@ from newcomer import MODEL, Client, Session
 from scene import of_kind
 
 from compactor import CompactionTimeout, CostEvaluated, Reduced, compose, compress_tool_runs, count_prompt, count_tokens
-from compactor.cost.cost_optimal import MIN_NEW_TOKENS
-from memory.messages import from_post
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -124,5 +122,4 @@ def test_requests_are_few_and_prompts_sound_whatever_comes(
     for number, size in enumerate(sizes):
         call(session, number, size)
     assert all(look.tokens >= look.ceiling for look in of_kind(session.events, CostEvaluated) if look.is_due)
-    log = [message for round_ in session.memory.conversation.rounds for message in map(from_post, round_.post_list)]
-    assert MIN_NEW_TOKENS * len(session.client.continued) <= count_prompt(log, count_tokens)
+    assert 1_500 * len(session.client.continued) <= count_prompt(session.memory.messages(), count_tokens)

@@ -16,8 +16,7 @@ from chats import (
     words,
 )
 
-from compactor import BudgetExceeded, OverBudget, Prompt, compose, count_message, count_tokens
-from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS
+from compactor import BudgetExceeded, OverBudget, Prompt, compose, count_prompt, count_tokens
 from memory import InMemoryStore, Memory
 
 # -- the budget -------------------------------------------------------------------------------------------------------
@@ -73,14 +72,13 @@ def test_nonsense_is_no_reserve(reserve: object) -> None:
 def test_tools_count() -> None:
     """Schemas go with every request: the messages take what they leave, and the prompt's tokens are of both."""
     memory = chat(40)
-    alone = [MESSAGE_TOKENS + count_tokens(json.dumps(tool, ensure_ascii=False)) for tool in TOOLS]
+    alone = [4 + count_tokens(json.dumps(tool, ensure_ascii=False)) for tool in TOOLS]
 
     full, prompt = compose(memory, budget=50_000, tools=TOOLS), compose(memory, budget=1_000, tools=TOOLS)
 
     assert full.tokens == compose(memory, budget=50_000).tokens + sum(alone)
     assert full.report.tokens_before == full.report.tokens_after == full.tokens
-    messages = sum(count_message(message, count_tokens) for message in prompt.messages)
-    assert prompt.tokens == PROMPT_TOKENS + messages + sum(alone) <= 1_000
+    assert prompt.tokens == count_prompt(prompt.messages, count_tokens) + sum(alone) <= 1_000
     with pytest.raises(BudgetExceeded) as exceeded:
         compose(memory, budget=60, tools=TOOLS)
     assert compose(memory, budget=exceeded.value.needed, tools=TOOLS).tokens == exceeded.value.needed
@@ -106,9 +104,9 @@ def test_prompts_of_one_role_that_are_made_at_once_count_each_its_own_head() -> 
 
     for made, front in ((prompt, long), (others[0], "s")):
         messages = [{"role": "system", "content": front}, *memory.messages()]
-        schema = MESSAGE_TOKENS + count(json.dumps(tools[0])) if made is prompt else 0
+        schema = 4 + count(json.dumps(tools[0])) if made is prompt else 0
         assert made.messages == messages
-        assert made.tokens == PROMPT_TOKENS + schema + sum(count_message(message, count) for message in messages)
+        assert made.tokens == count_prompt(messages, count) + schema
     with pytest.raises(BudgetExceeded):
         compose(memory, budget=400, system=long, counter=count, tools=tools)
 
@@ -218,7 +216,7 @@ def test_a_budget_below_the_newest_query_is_refused_with_what_is_needed() -> Non
 
     needed = exceeded.value.needed
     assert exceeded.value.budget == 100
-    assert needed == PROMPT_TOKENS + 2 * MESSAGE_TOKENS + count_tokens("Be brief.") + 200
+    assert needed == 3 + 2 * 4 + count_tokens("Be brief.") + 200
     prompt = compose(memory, budget=needed, system="Be brief.")
     assert contents(prompt) == ["Be brief.", words(200)]
     assert prompt.report.omitted_rounds == (1, 2, 3, 4, 5, 6)

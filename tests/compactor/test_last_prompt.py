@@ -29,12 +29,11 @@ from compactor import (
     count_message,
     count_tokens,
 )
-from compactor.prompt.groups import group_messages
 from compactor.testing import ScriptedSummarizer
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round, StaleCompaction, open_store
-from memory.messages import ASSISTANT
 from prompts import load
 
+ASSISTANT = "assistant"
 CONFIG = CompactorConfig(threshold=3, retain_recent=2, model="m-1")
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 WIDE = 100_000
@@ -530,8 +529,8 @@ def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Messa
             assert post.message in texts_of(beginning)
         read = [
             message
-            for round_ in covered
-            for unit in group_messages(round_, ASSISTANT, last=False)
+            for place in before.places[:count]
+            for _, unit in before.list_groups(place)
             for message in unit.messages
         ]
         said = [message for message in beginning if "[The plan" not in str(message["content"])]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from histories import eventful, everything, publish, reduce
-from hypothesis import settings
 from logged import record
-from test_overlays_machine import ROLES, Overlays, overlays
 
 from compactor import compose
 from memory import Entry, InMemoryStore, Memory, StoreError, UnknownRound, open_store
-from memory.transfer.jsonl import export_session, import_session
 
 
 def compaction(memory: Memory, role: str = "Planner") -> str | None:
@@ -264,45 +260,3 @@ def test_what_is_about_no_round_stays_where_it_was_written_before_the_next() -> 
         memory.fork(at_round, f"fork {at_round}")
         kinds = {entry.kind for entry in store.read(f"fork {at_round}")}
         assert kinds - {"round opened", "post added", "round closed"} == expected
-
-
-class Copies(Overlays):
-    """The machine of overlays: at its end, copies of what came of it are made in every way."""
-
-    def teardown(self) -> None:
-        end = len(list(self.store.read("s")))
-        memory = next((one for one in self.memories if one.snapshot.number == end), None)
-        if memory is None or not end:
-            return
-        known = overlays(memory)
-        assert overlays(Memory.from_state_dict(memory.state_dict())) == known
-        elsewhere, stream = InMemoryStore(), io.StringIO()
-        export_session(self.store, "s", stream)
-        stream.seek(0)
-        import_session(elsewhere, stream)
-        assert overlays(Memory("s", store=elsewhere)) == known
-        for at_round in range(1, memory.snapshot.total + 1):
-            self.agrees(memory, memory.fork(at_round, store=InMemoryStore()), at_round)
-        if memory.snapshot.total:
-            assert overlays(memory.fork(memory.snapshot.total)) == known
-
-    def agrees(self, memory: Memory, fork: Memory, at_round: int) -> None:
-        """What *fork* knows is what *memory* knows of those rounds."""
-        assert list(fork.conversation.rounds) == list(memory.conversation.rounds[:at_round])
-        assert fork.pins() == tuple(pin for pin in memory.pins() if int(pin[1:].split(".")[0]) <= at_round)
-        for role in ROLES:
-            ends = [end for _, end in memory.snapshot.publications.get(role, ()) if end <= at_round]
-            assert [end for _, end in fork.snapshot.publications.get(role, ())] == ends
-            assert fork.journal(role).read().generation <= memory.journal(role).read().generation
-            before, after = memory.snapshot, fork.snapshot
-            for round_ in fork.conversation.rounds:
-                left, live = after.list_reductions(role, round_.id), before.list_reductions(role, round_.id)
-                assert set(left) <= set(live)
-                if round_.number < at_round - 1 and round_.state == "finished":
-                    asked_later = any(one.state != "failed" for one in fork.conversation.rounds[round_.number :])
-                    assert left == live or not asked_later
-
-
-TestCopies = Copies.TestCase
-TestCopies.pytestmark = [pytest.mark.slow]
-TestCopies.settings = settings(deadline=None, max_examples=15, stateful_step_count=25)

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from logged import entry, record
 
 from memory import (
     Attachment,
@@ -25,7 +26,6 @@ from memory import (
     StoreError,
     ToolCall,
 )
-from memory.entries import PostAdded, RoundFailed, RoundFinished
 
 
 class BrokenStore(InMemoryStore):
@@ -587,7 +587,7 @@ def test_a_writer_that_was_interrupted_leaves_nothing_behind() -> None:
     memory = Memory("s", store=store)
     round_ = memory.create_round("q")
     half_done = Post(send_from="a", send_to="b", message="half done")
-    memory.snapshot.open_rounds[1].apply_record(PostAdded(round_id=round_.id, post=half_done))
+    memory.snapshot.open_rounds[1].apply_record(record("post added", round_id=round_.id, post=half_done))
     say(memory, round_, "one")
     say(memory, round_, "two")
     assert said(memory) == [["one", "two"]]
@@ -623,8 +623,8 @@ def test_closing_what_is_closed_changes_nothing_also_in_a_log() -> None:
     memory = Memory("s", store=store)
     for name in ("one", "two"):
         memory.finish_round(memory.create_round(name, id=name), state="failed" if name == "one" else "finished")
-    again = [RoundFailed(round_id="one"), RoundFinished(round_id="one"), RoundFinished(round_id="two")]
-    store.append("s", [Entry.of(record) for record in again], after=4)
+    again = [entry("round failed", round_id="one"), *(entry("round closed", round_id=name) for name in ("one", "two"))]
+    store.append("s", again, after=4)
     resumed = Memory("s", store=store)
     assert resumed.conversation.rounds == memory.conversation.rounds
     rounds, _ = resumed.get_role_rounds("Planner")
@@ -632,20 +632,23 @@ def test_closing_what_is_closed_changes_nothing_also_in_a_log() -> None:
 
 
 @pytest.mark.parametrize(
-    "records",
+    "entries",
     [
-        [PostAdded(round_id="none", post=Post(send_from="a", send_to="b"))],
-        [RoundFinished(round_id="one"), PostAdded(round_id="one", post=Post(send_from="a", send_to="b"))],
-        [RoundFinished(round_id="none")],
-        [RoundFailed(round_id="none")],
+        [entry("post added", round_id="none", post=Post(send_from="a", send_to="b"))],
+        [
+            entry("round closed", round_id="one"),
+            entry("post added", round_id="one", post=Post(send_from="a", send_to="b")),
+        ],
+        [entry("round closed", round_id="none")],
+        [entry("round failed", round_id="none")],
     ],
     ids=["post to no round", "post to a closed round", "end of no round", "failure of no round"],
 )
-def test_a_log_that_makes_no_sense_is_an_error_with_the_remedy(records: list) -> None:
+def test_a_log_that_makes_no_sense_is_an_error_with_the_remedy(entries: list) -> None:
     """A session is not resumed half."""
     store = InMemoryStore()
     Memory("s", store=store).create_round("q", id="one")
-    store.append("s", [Entry.of(record) for record in records], after=1)
+    store.append("s", entries, after=1)
     with pytest.raises(StoreError, match=r"entry \d of the log.*restore the session"):
         Memory("s", store=store)
 

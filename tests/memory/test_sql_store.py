@@ -3,13 +3,14 @@ all stores keep to."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from contextlib import closing
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -19,7 +20,6 @@ from sql_stores import Postgres, Sqlite, SqlStore, bodies, entry, on, on_connect
 from sqlalchemy import Connection
 
 from memory import Entry, Memory, StoreClosed, StoreDamaged, StoreError, open_store
-from memory.entries import RoundOpened
 from memory.stores import Checkpoint, StoredText
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,7 +165,8 @@ def test_names_never_become_part_of_a_statement(url: str) -> None:
     statements: set[str] = set()
     with opened(url) as store, told(lambda *facts: statements.add(facts[2])):
         for name in names:
-            opened_round = Entry.of(RoundOpened(round_id=name, user_query="q", created_at=datetime.now(UTC)), round=1)
+            fields = {"round_id": name, "user_query": "q", "created_at": "2026-01-01T12:00:00Z"}
+            opened_round = Entry("round opened", body=json.dumps(fields), round=1)
             store.append(name, [opened_round, entry(id=name)], after=0)
             store.save_checkpoint(name, Checkpoint(2, "{}"))
             assert store.lease(name, name, name, 60) == 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from compactor.strategies.note_edits import SCHEMA, parse_edits
 from prompts import CONTRACTS, PromptError, list_shipped, load, load_contract
 
 CONVERSATION = "<conversation>\n</conversation>"
@@ -38,14 +37,3 @@ def test_an_unknown_contract_names_those_that_there_are() -> None:
     """As with prompts."""
     with pytest.raises(PromptError, match="no contract 'chnages'; there are changes, notes"):
         load_contract("chnages")
-
-
-def test_what_the_contract_shows_is_what_is_read() -> None:
-    """An example that could not be read would be worse than none; JSON is of the lists that it names."""
-    said = load_contract("changes").content
-    lines = said.partition("one change a line:\n\n")[2].partition("\n\n")[0]
-    assert [change.op for change in parse_edits(lines)] == ["add", "replace", "remove"]
-    assert 'its lists "add", "replace" and "remove"' in said
-    assert list(SCHEMA["properties"]) == ["add", "replace", "remove"]
-    assert parse_edits("none") == ()
-    assert "nothing is worth noting: none" in said

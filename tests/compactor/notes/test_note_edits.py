@@ -14,6 +14,7 @@ from compactor import SummaryRejected
 from compactor.notes import normalize_text, read_notes, render_notes
 from compactor.strategies.note_edits import SCHEMA, NoteEdit, apply_edits, is_edits, parse_edits
 from memory import Note
+from prompts import load_contract
 
 ORDER = ("Goal", "Done", "Open")
 BEFORE = (
@@ -287,3 +288,14 @@ def test_what_changes_nothing_is_no_fault() -> None:
 def test_what_was_removed_can_be_said_anew() -> None:
     """At the end, in its section or another."""
     assert after("remove 3\nadd [Done]: Price?") == "## Goal\n1. Sell it.\n\n## Done\n2. Asked Mia.\n3. Price?"
+
+
+def test_what_the_contract_shows_is_what_is_read() -> None:
+    """An example that could not be read would be worse than none; JSON is of the lists that it names."""
+    said = load_contract("changes").content
+    lines = said.partition("one change a line:\n\n")[2].partition("\n\n")[0]
+    assert [change.op for change in parse_edits(lines)] == ["add", "replace", "remove"]
+    assert 'its lists "add", "replace" and "remove"' in said
+    assert list(SCHEMA["properties"]) == ["add", "replace", "remove"]
+    assert parse_edits("none") == ()
+    assert "nothing is worth noting: none" in said

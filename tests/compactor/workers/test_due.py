@@ -26,13 +26,13 @@ from compactor import (
     SummaryRequest,
     compose,
 )
-from compactor.journal import LEASE_SECONDS
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.workers import Outcome, Worker, run_due, sweep
 from memory import InMemoryStore, Memory, Store, StoreUnreachable, open_store
-from memory.journal import lease_name
 
 RULE = Settings(CONFIG)
+#: The name of the lease that its compactor holds, and how long that lasts.
+LEASE, LEASE_SECONDS = f"compact:{ROLE}", 8
 
 
 @pytest.fixture
@@ -395,9 +395,9 @@ def test_a_killed_workers_session_is_handed_over_once_its_lease_has_expired(stor
     """Ahead of other jobs, once, and for the roles of this process; a lease that is held is left alone."""
     for name in ("killed", "busy", "others"):
         write(store, 1, name)
-    store.lease("killed", lease_name(ROLE), "a worker", 0)
-    store.lease("busy", lease_name(ROLE), "a worker", 60)
-    store.lease("others", lease_name("another role"), "a worker", 0)
+    store.lease("killed", LEASE, "a worker", 0)
+    store.lease("busy", LEASE, "a worker", 60)
+    store.lease("others", "compact:another role", "a worker", 0)
     worker, jobs = Worker(store=store, roles=(ROLE,)), Jobs()
     assert [worker.rescue(jobs), worker.rescue(jobs)] == [1, 0]
     ((session, role, not_before),) = jobs.asked
@@ -411,7 +411,7 @@ def test_a_killed_workers_session_is_handed_over_until_a_job_has_run() -> None:
     store = InMemoryStore(clock.monotonic)
     worker, jobs = Worker(store=store, roles=(ROLE,)), Jobs()
     write(store, 1)
-    store.lease("s", lease_name(ROLE), "a worker", 0)
+    store.lease("s", LEASE, "a worker", 0)
     jobs.raises = ConnectionError("the broker is down")
     with pytest.raises(ConnectionError):
         worker.rescue(jobs)
