@@ -65,8 +65,8 @@ def context_offload(
     2, the newest round). A request has hardly more than *group_token_threshold* tokens of conversation.
 
     With *store_dir*, offloaded texts are also written to files there, in a folder for *chat_id*, which must be the
-    session's own; ``OffloadFiles(store_dir, chat_id)`` reads them. A redaction in the compactor's memory erases them
-    there, or emits ``FilesNotErased``; a purge of the session removes them. The log keeps all texts in any case.
+    session's own; ``OffloadFiles(store_dir, chat_id)`` reads them. A redaction or a rewind in the compactor's memory
+    erases them there, or emits ``FilesNotErased``; a purge of the session removes them. The log keeps all texts.
 
     All other settings come from *config*; its ``target_tokens`` up to a quarter of the limit.
     """
@@ -133,7 +133,7 @@ def _make_trigger(max_tokens: int, ratio: float) -> Trigger:
 @dataclass(frozen=True)
 class _OffloadWithPreview:
     """``offload_large`` with previews of *length* characters. With *files*, a preview names its file, which is written
-    first; a redaction of the post erases it."""
+    first; a redaction or a rewind of the post erases it."""
 
     offload: Callable[[View], Iterator[Reduction]]
     length: int
@@ -145,7 +145,7 @@ class _OffloadWithPreview:
         return "offload_large"
 
     def for_memory(self, memory: Memory) -> Strategy:
-        """Return the strategy for *memory*, and erase files by its redactions from now on."""
+        """Return the strategy for *memory*, and erase files by its redactions and rewinds from now on."""
         if self.files is None:
             return self
         self.files.watch(memory)
@@ -167,9 +167,11 @@ class _OffloadWithPreview:
                     if self.memory is not None:
                         self.files.belong_to(self.memory)  # before the first write: a purge finds the files by it
                     where = f" in the file {self.files.write(reference, text)}{where}"
-                    # A redaction since the view was read may have found no file to erase.
+                    # A redaction or a rewind since the view was read may have found no file to erase.
                     now = None if self.memory is None else self.memory.snapshot.find_round(round_.id)
-                    if now is not None and any(one.number == post.number and one != post for one in now.post_list):
+                    if now is not None and (
+                        now.is_hidden or any(one.number == post.number and one != post for one in now.post_list)
+                    ):
                         self.files.erase(reference)
                         continue
             shorter = make_preview(text, self.length, where, count)

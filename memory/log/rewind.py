@@ -101,6 +101,16 @@ def copy_part(now: Snapshot, part: Round, round_id: str) -> Iterator[Record]:
                 yield ReductionPublished(role=role, reduction=copy_with(one, round_id=round_id, text=text))
 
 
+def is_shown(now: Snapshot, number: int, post: int) -> bool:
+    """Return whether a round that is not hidden has that *post* of the round *number*, or a copy of it."""
+    while number in now.hidden:
+        round_id, copied = now.continued.get(number, ("", -1))
+        if post > copied:
+            return False
+        number = now.find_number(round_id)
+    return True
+
+
 def find_last_number(round_: Round) -> int:
     """Return the number of the last post; 0 if there is none."""
     return round_.post_list[-1].number if round_.post_list else 0

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 from weakref import WeakSet
 
-from memory import ContextError, Event, Memory, Redacted, StoreError
+from memory import ContextError, Event, Memory, Redacted, Rewound, StoreError
 from memory.arguments import ConfigError, require
+from memory.log.rewind import is_shown
 from memory.recall import MAX_NUMBER, Parameters, Refused, make_schema, read_arguments, read_number, read_text
-from memory.references import find_ceil_boundary, find_floor_boundary, fold_case
+from memory.references import find_ceil_boundary, find_floor_boundary, fold_case, make_reference
 from memory.rounds import utc_now
 from memory.stores.retention import FILES_KEPT, remove_files
 
@@ -86,6 +87,8 @@ _TOOLS: dict[str, tuple[str, Parameters]] = {
 }
 #: Names of parameters in prompts of other systems.
 _OTHER_NAMES = {"absolute_path": "path"}
+#: The name of a file with the text of a post.
+_NAME_OF_POST = re.compile(r"r(\d+)-p(\d+)-[0-9a-f]{16}(?:-\d+)?\.\w+", re.ASCII)
 _ANSWER = re.compile(r"\[(?:file [\w.-]+: lines |grep: )")
 
 
@@ -94,7 +97,7 @@ class OffloadError(ContextError):
 
 
 class FilesNotErased(Event):
-    """Files still hold redacted text; redact it again once they can be removed."""
+    """Files still hold text that was redacted or undone; redact it again once they can be removed."""
 
     name: ClassVar[str] = "offload.not_erased"
     level: ClassVar[str] = "warning"
@@ -279,9 +282,10 @@ class OffloadFiles:
             raise error
 
     def watch(self, memory: Memory) -> None:
-        """Erase the files of *memory*'s redacted posts, now and whenever any process redacts more.
+        """Erase the files of *memory*'s posts that were redacted or undone, now and whenever any process does so.
 
-        Emits ``FilesNotErased`` there for files that cannot be removed; redacting again tries again.
+        A file stays if a copy of its post is shown. Emits ``FilesNotErased`` there for files that cannot be removed;
+        redacting again tries again.
         """
         if memory in self._watched:
             return
@@ -294,11 +298,35 @@ class OffloadFiles:
             if failed := self._erase_all(references):
                 emit((reference for reference, _ in failed), str(failed[-1][1]))
 
-        memory.on_event(lambda event: erase(event.references) if isinstance(event, Redacted) else None)
+        def erase_undone() -> None:
+            try:
+                erase(self._list_undone(memory))
+            except OffloadError as error:
+                emit((), str(error))
+
+        def hear(event: Event) -> None:
+            if isinstance(event, Redacted):
+                erase(event.references)
+            elif isinstance(event, Rewound):
+                erase_undone()
+
+        memory.on_event(hear)
+        erase_undone()
         try:
             erase(memory.redacted())  # while nobody watched
         except StoreError as error:
             emit((), f"what was redacted before could not be read, make the compactor anew: {error}")
+
+    def _list_undone(self, memory: Memory) -> list[str]:
+        """Return the references of posts that have files and are shown no more. Raises ``OffloadError``."""
+        now = memory.snapshot
+        if not now.hidden:
+            return []
+        with _explain_errors(self._root), suppress(FileNotFoundError):  # no folder yet
+            names = map(_NAME_OF_POST.fullmatch, self._list_names(_NAME_OF_POST.fullmatch))
+            posts = sorted({(int(name[1]), int(name[2])) for name in names if name is not None})
+            return [make_reference(*post) for post in posts if not is_shown(now, *post)]
+        return []
 
     def _erase_all(self, references: Iterable[str]) -> list[tuple[str, OffloadError]]:
         """Erase the files of *references*; return those that failed, with the errors."""

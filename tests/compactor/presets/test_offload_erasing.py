@@ -68,6 +68,51 @@ def test_files_of_an_earlier_run_are_erased_before_a_new_one_writes_any(tmp_path
     assert "r3-p2-" not in names(tmp_path)
 
 
+def test_what_is_undone_is_in_no_file(tmp_path: Path) -> None:
+    """Neither its own nor another process's rewind leaves one, nor one while no compactor was made. A post that was
+    copied keeps its file, for its preview names it, until the copy is undone as well."""
+    store = open_store(f"sqlite:///{tmp_path / 's.db'}")
+    memory = Memory("session", store=store)
+    memory.extend(busy(7).messages())
+    with compactor_of(memory, tmp_path) as compactor:
+        assert compactor.wait_idle(20)
+        memory.rewind("r6")
+        assert names(tmp_path) == [f"r{number}-p2-" for number in range(1, 7)]
+        other = Memory("session", store=store)
+        other.rewind("r5.p2")
+        memory.refresh()
+        assert names(tmp_path) == [f"r{number}-p2-" for number in range(1, 6)]
+        shown = [one["content"] for one in memory.messages() if one["role"] == "tool"]
+        assert [f"item-{number} " in text for number, text in enumerate(shown, 1)] == [True] * 5
+    memory.rewind("r4.p3")
+    Memory("session", store=store).rewind("r3")
+    files = OffloadFiles(tmp_path, "chat")
+    assert "item-4" in files.grep("item-4")
+    compactor_of(Memory("session", store=store), tmp_path)
+    assert names(tmp_path) == [f"r{number}-p2-" for number in range(1, 4)]
+    assert files.grep("item-4").startswith("[grep: 0 lines")
+    store.close()
+
+
+def test_what_is_undone_and_cannot_be_erased_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = InMemoryStore()
+    memory = Memory("session", store=store)
+    memory.extend(busy().messages())
+    offloaded(tmp_path, memory)
+    heard: list[Event] = []
+    memory.on_event(heard.append)
+    monkeypatch.setattr(os, "scandir", denied)
+    memory.rewind("r2")
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "unlink", denied)
+    memory.rewind("r1")
+    told = [event.references for event in heard if isinstance(event, FilesNotErased)]
+    assert told == [(), tuple(f"r{number}.p2" for number in range(2, 6))]
+    monkeypatch.undo()
+    compactor_of(Memory("session", store=store), tmp_path)
+    assert names(tmp_path) == ["r1-p2-"]
+
+
 def test_what_cannot_be_erased_is_told_and_erased_by_redacting_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
