@@ -23,6 +23,8 @@ from .native import (
 __all__ = ["NAME", "from_chat", "to_chat"]
 
 NAME = "chat"
+#: The keys of results as OpenAI's documentation orders them, by role.
+_ORDERS = {TOOL: ("role", "tool_call_id"), FUNCTION: ("role", "name")}
 
 
 def to_chat(messages: Iterable[Any]) -> list[Message]:
@@ -69,5 +71,7 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         elif any(plain.get("tool_call_id") == one for one in legacy):
             plain = {("name" if key == "tool_call_id" else key): one for key, one in plain.items()}
             plain["role"] = FUNCTION
+        if plain["role"] in _ORDERS:  # a log has its own order
+            plain = {key: plain[key] for key in (*_ORDERS[plain["role"]], *plain) if key in plain}
         made.append(plain)
     return {"messages": made}

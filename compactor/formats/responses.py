@@ -54,6 +54,7 @@ def read_each(items: Iterable[Any]) -> list[list[Message]]:
     """Return for each of *items* the messages that begin with it: ``to_chat``, in parts."""
     each: list[list[Message]] = []
     run: list[Block] = []
+    shells: dict[str, str] = {}  # a local shell's output names its call by one of these ids as its own
     for place, item in enumerate(read_items(items, NAME), 1):
         kind, role = item.get("type", "message"), item.get("role")
         if not isinstance(kind, str) or (
@@ -65,9 +66,13 @@ def read_each(items: Iterable[Any]) -> list[list[Message]]:
             )
         if kind == "message" and role != "assistant":
             message = _read_message(item)
-        elif kind.endswith("_output") and isinstance(item.get("call_id"), str):
-            message = _read_output(item)
+        elif kind.endswith("_output") and isinstance(
+            call_id := item.get("call_id") or shells.get(str(item.get("id"))), str
+        ):
+            message = _read_output(item, call_id)
         else:
+            if kind == "local_shell_call" and isinstance(call_id := item.get("call_id"), str):
+                shells |= {str(item.get("id")): call_id, call_id: call_id}
             run.append(item)
             each.append([])
             continue
@@ -128,10 +133,10 @@ def _write_message(message: Mapping[str, Any], native: Mapping[str, Any]) -> lis
     if not isinstance(content, str) or "blocks" in native:
         content = write_blocks(CONTENT, message, native)
     plain = {"role": message["role"], "content": content}
-    return [restore_difference(plain, native.get("item"))] if content else []
+    return [restore_difference(plain, native.get("item"))] if content or content == "" else []
 
 
-def _read_output(item: Block) -> Message:
+def _read_output(item: Block, call_id: str) -> Message:
     output = item.get("output")
     kept: dict[str, Any] = {}
     if isinstance(output, list) and all(isinstance(one, dict) and "type" in one for one in output):
@@ -140,9 +145,9 @@ def _read_output(item: Block) -> Message:
         content = output
     else:  # of a tool of OpenAI's own, which takes no text instead
         content, kept = json.dumps(output, ensure_ascii=False), {"as_is": item}
-    plain = {"type": "function_call_output", "call_id": item["call_id"], "output": output}
+    plain = {"type": "function_call_output", "call_id": call_id, "output": output}
     kept["item"] = find_difference(item, plain) if "as_is" not in kept else None
-    return add_native({"role": "tool", "tool_call_id": item["call_id"], "content": content or ""}, NAME, **kept)
+    return add_native({"role": "tool", "tool_call_id": call_id, "content": content or ""}, NAME, **kept)
 
 
 def _write_output(message: Mapping[str, Any], native: Mapping[str, Any], items: list[Block]) -> Block:

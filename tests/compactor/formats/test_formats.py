@@ -298,6 +298,37 @@ def test_whatever_comes_in_is_refused_with_an_error_of_ours_or_goes_out(
         json.dumps(formats.from_chat(prompt, name))
 
 
+def test_a_message_of_the_user_that_says_nothing_comes_back() -> None:
+    items: list[Item] = [{"role": "user", "content": ""}, {"role": "assistant", "content": "Hello."}]
+    assert json.dumps(come_back(responses, responses.to_chat(items))) == json.dumps({"input": items})
+
+
+@pytest.mark.parametrize("own", ["call_1", "lsh_1"], ids=["by call_id", "by id"])
+def test_a_local_shells_output_answers_the_call_that_its_id_names(own: str) -> None:
+    """OpenAI's types give it no ``call_id``: no other output may be added for the call."""
+    action = {"type": "exec", "command": ["ls"], "env": {}}
+    items: list[Item] = [
+        {"role": "user", "content": "What is there?"},
+        {"type": "local_shell_call", "id": "lsh_1", "call_id": "call_1", "action": action, "status": "completed"},
+        {"type": "local_shell_call_output", "id": own, "output": "a.txt"},
+        {"type": "local_shell_call_output", "id": ["odd"], "output": "b.txt"},
+        {"role": "user", "content": "And then?"},
+    ]
+    assert json.dumps(come_back(responses, responses.to_chat(items))) == json.dumps({"input": items})
+
+
+def test_results_come_back_in_the_order_of_keys_that_openai_documents() -> None:
+    history: list[Item] = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}},
+        {"role": "function", "name": "look", "content": "found"},
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "a", "content": "found"},
+    ]  # fmt: skip
+    assert json.dumps(come_back(chat, chat.to_chat(history))) == json.dumps({"messages": history})
+
+
 def test_keys_without_a_value_come_back() -> None:
     """As clients' own objects have them; an empty list of calls is what providers refuse."""
     history: list[Item] = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "tool_calls": None}]

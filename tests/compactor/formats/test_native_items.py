@@ -114,7 +114,7 @@ RARE: dict[str, list[Item]] = {
     "chat": [
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]},
         {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}},
-        {"role": "function", "content": "1", "name": "look"},
+        {"role": "function", "name": "look", "content": "1"},
         {"role": "assistant", "content": "One."},
     ],
 }
