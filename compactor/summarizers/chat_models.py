@@ -14,7 +14,16 @@ from ..coroutines import coroutines_used, wait_for
 from ..errors import read_status
 from .answers import as_summarizer, make_summary, read_counts, read_field
 from .base import Summarizer, SummarizerError, Summary, SummaryRequest
-from .model import TOO_LONG, is_too_long, make_sendable, name_remedy, parse_retry_after, read_headers
+from .model import (
+    BLOCKED,
+    TOO_LONG,
+    is_blocked,
+    is_too_long,
+    make_sendable,
+    name_remedy,
+    parse_retry_after,
+    read_headers,
+)
 
 #: Words of the reasons why models stop, whichever provider names them: an answer was cut off, or there is none.
 _CUT = compile_later(r"(?i)length|max.{0,9}tokens|context_window|incomplete")
@@ -73,7 +82,10 @@ class _ChatModel:
         said = " ".join(f"{type(one).__name__} {one}" for one in chain)
         told = f"{type(error).__name__}{f', HTTP {status}' if status is not None else ''}"
         own = "the model's own configuration"
-        remedy = TOO_LONG if is_too_long(said) else name_remedy(status or 0, key=own) or f"check {own}"
+        if is_too_long(said):
+            remedy = TOO_LONG
+        else:
+            remedy = BLOCKED if is_blocked(said) else name_remedy(status or 0, key=own) or f"check {own}"
         return SummarizerError(
             f"{type(self._model).__name__} failed ({told}): {remedy}",
             retry_after=next((wait for wait in waits if wait is not None), None),

@@ -59,9 +59,11 @@ _REMEDIES = {
 }
 _TOO_LONG = compile_later(
     r"(?i)prompt is too long|exceeds the maximum number of tokens|context_length_exceeded|maximum context length"
-    r"|context window|ContextOverflow"
+    r"|context window|context limit|input is too long|ContextOverflow"
 )
+_BLOCKED = compile_later(r"(?i)content[ _](?:filter|policy|management policy)")
 TOO_LONG = "the request is longer than the model's window; lower summarizer_input_tokens"
+BLOCKED = "a filter blocked the request: choose another model= or prompt"
 
 Arguments = Mapping[str, Any]
 Parsed = TypeVar("Parsed")
@@ -321,6 +323,8 @@ class ModelSummarizer(ABC):
             return _name_redirect_remedy(read_headers(error))
         if self._is_too_long(error, said):
             return TOO_LONG
+        if status in _REFUSALS and is_blocked(said):
+            return BLOCKED
         named = name_remedy(status, key=self._KEYS[0], ending=self._ENDING)
         return named or "check model=, extra= and the other parameters"
 
@@ -453,6 +457,11 @@ def _read_said(error: object) -> str:
 def is_too_long(said: str) -> bool:
     """Return whether an error that *said* so, of any provider, is about the model's window."""
     return _TOO_LONG.search(said) is not None
+
+
+def is_blocked(said: str) -> bool:
+    """Return whether an error that *said* so, of any provider, is a filter's."""
+    return _BLOCKED.search(said) is not None
 
 
 def name_remedy(status: int, *, key: str, ending: str = "") -> str:

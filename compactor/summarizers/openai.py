@@ -127,9 +127,6 @@ class OpenAISummarizer(ModelSummarizer):
             return summary
         return copy_with(summary, payload=payload, usage=add_usage(summary.usage, usage))
 
-    def _is_too_long(self, error: Any, said: str) -> bool:  # noqa: ARG002  (its code says it)
-        return getattr(error, "code", None) == "context_length_exceeded"
-
     def _name_remedy(self, status: int, error: Any, said: str, arguments: Arguments) -> str:
         param = getattr(error, "param", None)
         if getattr(error, "code", None) == "insufficient_quota":

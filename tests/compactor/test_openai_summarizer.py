@@ -265,6 +265,11 @@ FAILURES: dict[str, tuple[Answer, str]] = {
     "server error as a page": (html(503), "HTTP 503"),
     "error that is no object": (reply([1], 500), "HTTP 500"),
     "too long": (status(400, body={"error": {"code": "context_length_exceeded"}}), "model's window"),
+    "too long for vLLM": (
+        status(400, body={"message": "This model's maximum context length is 4096 tokens.", "code": 400}),
+        "model's window",
+    ),
+    "blocked": (status(400, body={"error": {"code": "content_filter"}}), "a filter blocked the request"),
     "out of credit": (status(429, body={"error": {"code": "insufficient_quota"}}), "no credit"),
     "refuses the model": (status(400, body={"error": {"param": "model"}}), "refuses this 'model'"),
     "dropped": (drop(), "no connection to http://127.0.0.1"),

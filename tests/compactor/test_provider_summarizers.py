@@ -209,6 +209,22 @@ def test_a_request_that_is_too_long_says_so(provider: Provider, server: ModelSer
     assert "lower summarizer_input_tokens" in str(failure(summarizer))
 
 
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000", "summarizer_input_tokens"),
+        ("Input is too long for requested model.", "summarizer_input_tokens"),
+        ("Output blocked by content filtering policy", "a filter blocked the request"),
+    ],
+)
+def test_other_words_for_a_long_or_a_blocked_request_are_understood(
+    provider: Provider, server: ModelServer, summarizer: Any, said: str, remedy: str
+) -> None:
+    """Of the same provider, or of a cloud that serves its models."""
+    server.always(provider.fault(400, said))
+    assert remedy in str(failure(summarizer))
+
+
 def test_the_time_limit_holds_for_the_whole_call(provider: Provider, server: ModelServer) -> None:
     """A server that drips a byte now and then does not hold a worker."""
     server.always(drip())
