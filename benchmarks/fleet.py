@@ -111,7 +111,7 @@ def work(engine: str, url: str, broker: str, calls: str, name: str, latency: flo
             time.sleep(0.5)
     from compactor.workers.celery import work as run_celery
 
-    run_celery(broker, worker, concurrency=concurrency, loglevel="ERROR")
+    run_celery(broker, worker, concurrency=concurrency, loglevel="ERROR", quiet=True)
 
 
 def covered_by(store: Store, name: str) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from celery import Celery
 from celery.beat import EmbeddedService, Scheduler
+from celery.schedules import BaseSchedule, schedstate
 
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
@@ -36,7 +37,8 @@ _REDIS = {
 }
 #: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
 _MAX_RETRIES, _MAX_WAIT = 10, 600
-
+#: Seconds until a sweep or rescue that failed runs again.
+_PAUSE = 5.0
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,11 +68,12 @@ class CeleryDispatcher:
 
 
 def make_app(broker: str, worker: Worker | None = None) -> Celery:
-    """Return a Celery app. With a *worker*, it has the jobs: compact, sweep every minute, and on Redis rescue."""
+    """Return a Celery app. With a *worker*, it has the jobs: compact, sweep every minute, and on Redis rescue, whenever
+    a lease may have expired."""
     app, is_redis = Celery("compactor", broker=broker), broker.startswith(("redis", "sentinel"))
     schedule = {SWEEP: {"task": SWEEP, "schedule": 60.0}}
     if is_redis:  # others give a killed worker's job to the next one at once
-        schedule[RESCUE] = {"task": RESCUE, "schedule": 0.5}
+        schedule[RESCUE] = {"task": RESCUE, "schedule": RescueSchedule()}
     app.conf.update(
         task_default_queue=QUEUE,
         task_ignore_result=True,
@@ -121,18 +124,33 @@ def _add_jobs(app: Celery, worker: Worker) -> None:
         worker.sweep(dispatcher)
 
     @app.task(name=RESCUE, shared=False)  # type: ignore[untyped-decorator]
-    def rescue() -> None:
-        worker.rescue(dispatcher)
+    def rescue() -> float:
+        return worker.rescue(dispatcher)
+
+
+class RescueSchedule(BaseSchedule):  # type: ignore[misc]
+    """Due at the time that ``Worker.rescue`` names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = 0.0
+
+    def is_due(self, last_run_at: datetime) -> schedstate:  # noqa: ARG002
+        left = self.at - time.monotonic()
+        return schedstate(left <= 0, max(left, 0.0))
 
 
 class Beat(Scheduler):  # type: ignore[misc]
     """Runs sweeps and rescues in its own thread, not behind other jobs. It writes no file."""
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:  # noqa: ARG002
+        seconds = _PAUSE
         try:
-            self.app.tasks[entry.task]()
+            seconds = self.app.tasks[entry.task]()
         except Exception:  # noqa: BLE001  (whatever store or broker may raise: the next run tries again)
             _LOG.exception("%s failed; it runs again", entry.task)
+        if isinstance(entry.schedule, RescueSchedule):
+            entry.schedule.at = time.monotonic() + seconds
 
 
 def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -> None:

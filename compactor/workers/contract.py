@@ -43,8 +43,8 @@ class RecordingWorker:
     def sweep(self, _dispatcher: Dispatcher, _limit: int = 0) -> int:
         return 0
 
-    def rescue(self, _dispatcher: Dispatcher) -> int:
-        return 0
+    def rescue(self, _dispatcher: Dispatcher) -> float:
+        return 60.0
 
     def end_rescue(self, _session: str, _role: str, _outcome: Outcome) -> None:
         """There are no leases."""

@@ -35,6 +35,8 @@ RETRY_SECONDS = 5.0
 #: Seconds for which a job over the shared limits keeps its slot, so that many of them do not take the processor time of
 #: jobs with a permit.
 LIMITED_PAUSE = 0.2
+#: Seconds until a killed worker's call is enqueued again if no job has come, and minimum seconds between two rescues.
+RESCUE_SECONDS, MIN_RESCUE_SECONDS = 3.0, 0.5
 #: Reasons for publishing nothing, besides those of ``Skip``.
 FAILED, BACKING_OFF, SHORTENED = "failed", "backing_off", "shortened"
 
@@ -185,18 +187,23 @@ class Worker(ValueObject):
         """Run ``sweep`` for these roles."""
         return sweep(self.store, dispatcher, self.roles, limit=limit)
 
-    def rescue(self, dispatcher: Dispatcher) -> int:
-        """Enqueue jobs for the calls of killed workers, ahead of others; return their number.
+    def rescue(self, dispatcher: Dispatcher) -> float:
+        """Enqueue jobs for the calls of killed workers, ahead of others; return the seconds until the next such call.
 
-        Call this twice a second, in any number of processes, if the engine takes long to retry a killed worker's job,
-        and ``end_rescue`` after each job. Until then, the job is enqueued again whenever a lease would have expired:
-        the next worker may have been killed, too.
+        For an engine that takes long to retry a killed worker's job. Any number of processes may call this when they
+        start, and again after the seconds that it returns: then a lease may expire. Call ``end_rescue`` after each job.
+        Until then, the job is enqueued again every few seconds: the next worker may have been killed, too.
         """
-        take = adapt_store(self.store).take_expired
-        found = [(session, role) for role in self.roles for session in take(lease_name(role), LEASE_SECONDS)]
-        for session, role in found:
-            dispatcher.due(session, role, datetime.now(UTC))
-        return len(found)
+        take, seconds = (
+            adapt_store(self.store).take_expired,
+            LEASE_SECONDS,
+        )  # one that is taken from now on lasts longer
+        for role in self.roles:
+            expired = take(lease_name(role), RESCUE_SECONDS)
+            for session in expired.sessions:
+                dispatcher.due(session, role, datetime.now(UTC))
+            seconds = min(seconds, LEASE_SECONDS if expired.next_in is None else expired.next_in)
+        return max(seconds, MIN_RESCUE_SECONDS)
 
     def end_rescue(self, session: str, role: str, outcome: Outcome) -> None:
         """Note that a job has run, with that *outcome*."""

@@ -65,6 +65,14 @@ class DueSession(NamedTuple):
     due_at: datetime
 
 
+class ExpiredLeases(NamedTuple):
+    """The sessions of expired leases."""
+
+    sessions: Sequence[str]
+    #: Seconds until the next lease of that name expires if it is not renewed; None: there is none.
+    next_in: float | None = None
+
+
 class Checkpoint(NamedTuple):
     """The state of a Memory after one entry; opening from it skips the earlier log. It holds no texts."""
 
@@ -318,13 +326,13 @@ class Store(ABC):
     def release(self, session: str, name: str, holder: str) -> None:  # noqa: B027
         """Release a lease; ignored if *holder* does not have it."""
 
-    def take_expired(self, name: str, seconds: float) -> Sequence[str]:  # noqa: ARG002
+    def take_expired(self, name: str, seconds: float) -> ExpiredLeases:  # noqa: ARG002
         """Return the sessions with an expired lease of that *name*: the holders were killed.
 
         Each is returned to one caller, and to one again every *seconds* until somebody takes its lease, or releases it
         with an empty holder. Leases of unknown sessions are ignored.
         """
-        return ()
+        return ExpiredLeases(())
 
     def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:  # noqa: ARG002
         """Return the result of *work* on the rows of shared limits, one transaction; nothing happened if it raises.

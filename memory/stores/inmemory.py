@@ -25,7 +25,7 @@ from ..errors import Conflict, StoreBusy
 from ..hooks import renew_after_fork
 from ..packed import PACK, UNPACK, pack_stamp, unpack_round, unpack_stamp
 from ..rounds import Round, RoundState, create_unchecked
-from .base import INTERRUPTED, Extent, Result, Store, make_key
+from .base import INTERRUPTED, ExpiredLeases, Extent, Result, Store, make_key
 from .limiting import LimitRow, LimitRows, ResidentLimitRows
 from .retention import delete_files
 
@@ -240,13 +240,14 @@ class InMemoryStore(Store):
             if self._leases.get((session, name), ("", 0.0))[0] == holder:
                 self._leases.pop((session, name), None)
 
-    def take_expired(self, name: str, seconds: float) -> Sequence[str]:
+    def take_expired(self, name: str, seconds: float) -> ExpiredLeases:
         now = self._clock()
         with self._lock:
             expired = [one for one, (_, until) in self._leases.items() if one[1] == name and until <= now]
             found = [one for one in expired if self._sessions.get(one[0])]
             self._leases.update(dict.fromkeys(found, ("", now + seconds)))
-            return [session for session, _ in found]
+            ends = [until - now for (_, kind), (_, until) in self._leases.items() if kind == name and until > now]
+            return ExpiredLeases([session for session, _ in found], min(ends, default=None))
 
     def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:
         with self._limits_lock:

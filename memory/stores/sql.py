@@ -16,6 +16,7 @@ from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreEr
 from .base import (
     Checkpoint,
     DueSession,
+    ExpiredLeases,
     Extent,
     FoundTexts,
     Order,
@@ -130,6 +131,7 @@ _RELEASE = text("DELETE FROM compactor_leases WHERE session = :session AND name 
 _TAKE_EXPIRED = """UPDATE compactor_leases SET holder = '', expires = {now} + :seconds
     WHERE name = :name AND expires <= {now} AND session IN (SELECT key FROM compactor_sessions)
     RETURNING (SELECT s.name FROM compactor_sessions s WHERE s.key = compactor_leases.session)"""
+_NEXT_EXPIRY = "SELECT min(expires) - {now} FROM compactor_leases WHERE name = :name AND expires > {now}"
 # A compactor may have renewed its lease after the session was purged: the next purge takes that along.
 _PURGE_LEASES = "DELETE FROM compactor_leases WHERE session = :key OR expires <= {now}"
 _PURGE_LIMITS = text("DELETE FROM compactor_limits WHERE session = :key")
@@ -158,8 +160,9 @@ class SqlStore(Store):
         self._connections = Connections(dialect)
         #: By session: its activity is stored at least up to this minute. Only the first append of a minute writes it.
         self._active: dict[str, datetime] = {}
-        self._take_lease, self._lease_left, self._take_expired, self._purge_leases = (
-            text(one.format(now=dialect.now)) for one in (_TAKE_LEASE, _LEASE_LEFT, _TAKE_EXPIRED, _PURGE_LEASES)
+        leasing = (_TAKE_LEASE, _LEASE_LEFT, _TAKE_EXPIRED, _NEXT_EXPIRY, _PURGE_LEASES)
+        self._take_lease, self._lease_left, self._take_expired, self._next_expiry, self._purge_leases = (
+            text(one.format(now=dialect.now)) for one in leasing
         )
 
     def __repr__(self) -> str:
@@ -489,11 +492,12 @@ class SqlStore(Store):
         where = {"session": make_key(session), "name": make_key(name), "holder": make_key(holder)}
         self._connections.write(lambda connection: connection.execute(_RELEASE, where))
 
-    def take_expired(self, name: str, seconds: float) -> Sequence[str]:
+    def take_expired(self, name: str, seconds: float) -> ExpiredLeases:
         where = {"name": make_key(name), "seconds": seconds}
 
-        def take(connection: Connection) -> list[str]:
-            return [unescape(session) for session in connection.execute(self._take_expired, where).scalars()]
+        def take(connection: Connection) -> ExpiredLeases:
+            found = [unescape(session) for session in connection.execute(self._take_expired, where).scalars()]
+            return ExpiredLeases(found, connection.execute(self._next_expiry, where).scalar())
 
         return self._require_sound(lambda: self._connections.write(take))
 

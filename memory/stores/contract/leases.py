@@ -69,9 +69,9 @@ class LeasingStoreContract(StoreContract):
         one.append("held", [make_entry()], 0)
         one.lease("held", "n", "one", 60)
         one.lease("unknown", "n", "one", 0)
-        assert [*two.take_expired("other", 60)] == []
-        assert sorted(two.take_expired("n", 60)) == sorted(NAMES)
-        assert [*one.take_expired("n", 60)] == []
+        assert [*two.take_expired("other", 60).sessions] == []
+        assert sorted(two.take_expired("n", 60).sessions) == sorted(NAMES)
+        assert [*one.take_expired("n", 60).sessions] == []
         assert two.lease("held", "n", "two", 60) > 0
 
     def test_an_expired_lease_is_returned_until_somebody_takes_or_releases_it(self) -> None:
@@ -80,13 +80,28 @@ class LeasingStoreContract(StoreContract):
         for name in ("taken", "released"):
             one.append(name, [make_entry()], 0)
             one.lease(name, "n", "one", 0)
-        assert sorted(two.take_expired("n", 0)) == sorted(one.take_expired("n", 0)) == ["released", "taken"]
-        assert sorted(two.take_expired("n", 60)) == ["released", "taken"]
+        for asked, seconds in ((two, 0), (one, 0), (two, 60)):
+            assert sorted(asked.take_expired("n", seconds).sessions) == ["released", "taken"]
         assert two.lease("taken", "n", "two", 60) == 0.0
         assert one.lease("taken", "n", "three", 60) > 0
         one.release("released", "n", "")
         two.release("taken", "n", "two")
-        assert [*one.take_expired("n", 60)] == []
+        assert [*one.take_expired("n", 60).sessions] == []
+
+    def test_whoever_takes_expired_leases_is_told_when_the_next_expires(self) -> None:
+        """Of that name; nobody need look before. One that was taken expires again."""
+        one, two = self.store, self.reopen()
+        assert two.take_expired("n", 60).next_in is None
+        one.append("s", [make_entry()], 0)
+        one.lease("unknown", "n", "one", 0)
+        one.lease("s", "other", "one", 5)
+        one.lease("long", "n", "one", 900)
+        one.lease("s", "n", "one", 30)
+        assert 0 < (two.take_expired("n", 60).next_in or 0) <= 30
+        one.lease("s", "n", "one", 0)
+        assert 30 < (two.take_expired("n", 60).next_in or 0) <= 60
+        one.release("s", "n", "")
+        assert 60 < (two.take_expired("n", 60).next_in or 0) <= 900
 
     def test_leases_of_other_names_and_sessions_are_others(self) -> None:
         """For any text as a name."""

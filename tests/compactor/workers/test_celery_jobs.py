@@ -125,15 +125,34 @@ def test_sweeps_and_rescues_run_beside_the_jobs() -> None:
             called.append("sweep")
             raise StoreUnreachable("the server is gone; start it")
 
-        def rescue(self, _dispatcher: Dispatcher) -> int:
+        def rescue(self, dispatcher: Dispatcher) -> float:
             called.append("rescue")
-            return 0
+            return super().rescue(dispatcher)
 
     app = make_app("redis://localhost/0", Tended())  # type: ignore[arg-type]
     beat = Beat(app)
     for entry in beat.schedule.values():
         beat.apply_entry(entry)
     assert sorted(called) == ["rescue", "sweep"]
+
+
+@pytest.mark.parametrize(("fails", "seconds"), [(False, 60.0), (True, 5.0)])
+def test_the_next_rescue_is_when_the_last_said(fails: bool, seconds: float) -> None:
+    """Then the next lease may expire. After a failure, it is soon."""
+
+    class Rescuing(RecordingWorker):
+        def rescue(self, dispatcher: Dispatcher) -> float:
+            if fails:
+                raise StoreUnreachable("the server is gone; start it")
+            return super().rescue(dispatcher)
+
+    beat = Beat(make_app("redis://localhost/0", Rescuing()))  # type: ignore[arg-type]
+    entry = beat.schedule["compactor.rescue"]
+    assert entry.is_due().is_due
+    beat.apply_entry(entry)
+    is_due, left = entry.is_due()
+    assert not is_due
+    assert seconds - 2.0 < left <= seconds
 
 
 def test_redis_gives_no_job_that_is_under_way_to_another() -> None:

@@ -399,7 +399,8 @@ def test_a_killed_workers_session_is_handed_over_once_its_lease_has_expired(stor
     store.lease("busy", LEASE, "a worker", 60)
     store.lease("others", "compact:another role", "a worker", 0)
     worker, jobs = Worker(store=store, roles=(ROLE,)), Jobs()
-    assert [worker.rescue(jobs), worker.rescue(jobs)] == [1, 0]
+    for _ in range(2):
+        worker.rescue(jobs)
     ((session, role, not_before),) = jobs.asked
     assert (session, role) == ("killed", ROLE)
     assert not_before is not None
@@ -416,11 +417,35 @@ def test_a_killed_workers_session_is_handed_over_until_a_job_has_run() -> None:
     with pytest.raises(ConnectionError):
         worker.rescue(jobs)
     jobs.raises = None
-    for rescued in (0, 1, 1):
-        assert worker.rescue(jobs) == rescued
-        clock.advance(LEASE_SECONDS)
+    for rescued in (0, 1, 2):
+        seconds = worker.rescue(jobs)
+        assert len(jobs.asked) == rescued
+        clock.advance(seconds)
     worker.end_rescue("s", ROLE, worker.run("s", ROLE))
-    assert worker.rescue(jobs) == 0
+    worker.rescue(jobs)
+    assert len(jobs.asked) == 2
+
+
+def test_expired_leases_are_looked_for_only_when_one_may_expire() -> None:
+    """A lease that is taken in the meantime lasts longer than that; and many that expire are looked for at once."""
+    clock = FakeClock()
+    store = InMemoryStore(clock.monotonic)
+    worker, jobs = Worker(store=store, roles=(ROLE, "another")), Jobs()
+    for name in ("s", "t"):
+        write(store, 1, name)
+    assert worker.rescue(jobs) == LEASE_SECONDS
+    store.lease("s", lease_name(ROLE), "a worker", LEASE_SECONDS)
+    clock.advance(3.0)
+    assert worker.rescue(jobs) == LEASE_SECONDS - 3.0
+    store.lease("s", lease_name(ROLE), "a worker", 0.001)
+    store.lease("t", lease_name("another"), "a worker", 0.002)
+    seconds = worker.rescue(jobs)
+    assert 0.1 < seconds < 1.0
+    assert jobs.asked == []
+    clock.advance(seconds)
+    worker.rescue(jobs)
+    assert sorted(jobs.asked)[0][:2] == ("s", ROLE)
+    assert sorted(jobs.asked)[1][:2] == ("t", "another")
 
 
 def test_a_hosts_store_without_leases_has_nobody_to_rescue() -> None:
@@ -429,6 +454,6 @@ def test_a_hosts_store_without_leases_has_nobody_to_rescue() -> None:
     own: Any = type("Own", (), {one: getattr(inner, one) for one in Store.__abstractmethods__})()
     write(inner, 1)
     worker, jobs = Worker(store=own, roles=(ROLE,)), Jobs()
-    assert worker.rescue(jobs) == 0
+    assert worker.rescue(jobs) == LEASE_SECONDS
     worker.end_rescue("s", ROLE, worker.run("s", ROLE))
     assert jobs.asked == []
