@@ -159,7 +159,7 @@ class _Draft:
         """Choose from *places* while all lines stay within *budget*, and talk within *for_talk*."""
         left = set(places).difference(self._chosen)
         # Bounded, but far more than fit: otherwise a long history of similar lines is re-weighed after each choice.
-        heap = heapq.nsmallest(1000 + budget, ((-self._rate(place), -place) for place in breathe(left)))
+        heap = heapq.nsmallest(1000 + budget, [(-self._rate(place), -place) for place in breathe(left)])
         while heap:
             worth, place = heapq.heappop(heap)
             place = -place

@@ -23,6 +23,9 @@ CJK_CHAR = compile_later(f"[{CJK}]")
 _BREAK = r"\s\"'`()<>{}\[\],;!?|=→“”‘’«»…\u3000-\u3004\u3008-\u3020、。！？：；，（）"
 # Nothing follows the repetition, so it never backtracks: linear on any input.
 _CHUNK = compile_later(rf"([{CJK}]+|(?:[^{_BREAK}{CJK}]++|(?<=\d),(?=\d)|(?<=\w)['’](?=\w))+)")
+# The same for ASCII, in half the time.
+_RUN_OF_ASCII = r"[^\s\"'`()<>{}\[\],;!?|=]++"
+_ASCII_CHUNK = compile_later(rf"({_RUN_OF_ASCII}(?:[,'](?:(?<=\d,)(?=\d)|(?<=\w')(?=\w)){_RUN_OF_ASCII})*)")
 #: Maximum chunks in the cache, and characters of a text whose chunks go there.
 MAX_CACHED_CHUNKS, MAX_CACHED_TEXT = 10_000, 500
 #: Characters that may follow a one-word value, such as "done" in "state: done".
@@ -78,7 +81,7 @@ def read_content(text: str, *, starts: bool = True) -> Content:
     form: list[str] = []
     after_colon = False
     read = _read if len(text) <= MAX_CACHED_TEXT else _read.__wrapped__
-    pieces = _CHUNK.split(text)
+    pieces = (_ASCII_CHUNK if text.isascii() else _CHUNK).split(text)
     for place in range(1, len(pieces), 2):  # a chunk; before and after it is what separates chunks
         between = pieces[place - 1]
         valued = after_colon or "=" in between
@@ -212,7 +215,7 @@ def find_assignment(text: str) -> Assignment | None:
         label, body = "", text
     if quoted := _QUOTED.match(body):
         body = quoted[1]
-    fields = [(key.casefold(), value) for key, value in _FIELD.findall(body)]
+    fields = [(key.casefold(), value) for key, value in _FIELD.findall(body)] if ": " in body else []
     if len(fields) > 1:  # a record: its id-like values identify it, or else the ids of its call
         ids = {f"{key}: {value}" for key, value in fields if _ID_KEY.fullmatch(key) or _find_ids(value)}
         ids = ids or set(_find_ids(label))

@@ -247,14 +247,14 @@ def _split_rules(sentence: str, listed: bool) -> Iterator[tuple[str, bool]]:
     prefer Y, can you ...?" only the clause with the wish is an instruction. The clause before it joins it if that gives
     the reason.
     """
-    strength = cache(rate_instruction)  # a sentence is often one clause
-    if listed or (strength(sentence) == 1 if len(sentence) <= _RULE else is_prohibition(sentence)):
+    strength = rate_instruction(sentence)
+    if listed or (strength == 1 if len(sentence) <= _RULE else is_prohibition(sentence)):
         yield from ((piece, True) for piece in wrap(sentence, _SENTENCE))
         return
     before = ""
     for clause in split_clauses(sentence):
         for piece in (clause,) if len(clause) <= _SENTENCE else wrap(clause, _SENTENCE):
-            is_rule = strength(piece) > 0
+            is_rule = (strength if piece == sentence else rate_instruction(piece)) > 0  # a sentence is often one clause
             whole = f"{before} {piece}" if is_rule and before and has_reason(piece) else piece
             if before and whole == piece:
                 yield before, False
@@ -395,4 +395,5 @@ def _list_result_lines(text: str, label: str) -> Iterator[str]:
 
 
 def _clean(text: str) -> str:
-    return _THOUGHT_TAG.sub(r"[\1]", flatten(text))
+    line = flatten(text)
+    return _THOUGHT_TAG.sub(r"[\1]", line) if "<" in line else line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -45,9 +44,8 @@ _RULE, _COURTESY, _KEPT, _OLDEST = 1.6, 0.4, 1.6, 0.7
 _MIN_TALK = 0.1
 _WORDS = compile_later(r"\w+")
 _POLITE = compile_later(
-    r"\b(?:let me know|feel free|(?:i am|i['’]m) here|happy to (?:help|assist)|welcome|have a (?:great|nice|good)"
-    r"|anything else|(?:can|may|could) i (?:help|assist)|i can (?:help|assist)|thank you|thanks|sorry|i understand)\b",
-    re.IGNORECASE,
+    r"(?:let me know|feel free|(?:i am|i['’]m) here|happy to (?:help|assist)|welcome|have a (?:great|nice|good)"
+    r"|anything else|(?:can|may|could) i (?:help|assist)|i can (?:help|assist)|thank you|thanks|sorry|i understand)\b"
 )
 
 
@@ -118,7 +116,7 @@ def weigh(all_of_them: Sequence[Statement], count: TokenCounter) -> list[Line]:
             weight *= 1 + _OPENING if statement.section is Section.EARLIER else 1
             weight *= _OLDEST + (1 - _OLDEST) * statement.round / last
             if statement.spoken:
-                weight *= 2 * talk * (_COURTESY if _POLITE.search(statement.text) else 1)
+                weight *= 2 * talk * (_COURTESY if _POLITE.search(statement.text.lower()) else 1)
                 weight *= 1 + _REPORTED * worked if max(said.terms.values(), default=0) >= _EXACT else 1
             weight /= shapes[said.shape] ** 0.5 * (1 if statement.spoken else forms[said.form] ** 0.25)
         terms = [(term, kind * worths[term]) for term, kind in said.terms.items()]
