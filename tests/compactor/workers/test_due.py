@@ -434,11 +434,11 @@ def test_expired_leases_are_looked_for_only_when_one_may_expire() -> None:
     for name in ("s", "t"):
         write(store, 1, name)
     assert worker.rescue(jobs) == LEASE_SECONDS
-    store.lease("s", lease_name(ROLE), "a worker", LEASE_SECONDS)
+    store.lease("s", LEASE, "a worker", LEASE_SECONDS)
     clock.advance(3.0)
     assert worker.rescue(jobs) == LEASE_SECONDS - 3.0
-    store.lease("s", lease_name(ROLE), "a worker", 0.001)
-    store.lease("t", lease_name("another"), "a worker", 0.002)
+    store.lease("s", LEASE, "a worker", 0.001)
+    store.lease("t", "compact:another", "a worker", 0.002)
     seconds = worker.rescue(jobs)
     assert 0.1 < seconds < 1.0
     assert jobs.asked == []
