@@ -32,7 +32,7 @@ from memory import InMemoryStore, Memory, Store, StoreUnreachable, open_store
 
 RULE = Settings(CONFIG)
 #: The name of the lease that its compactor holds, and how long that lasts.
-LEASE, LEASE_SECONDS = f"compact:{ROLE}", 8
+LEASE, LEASE_SECONDS = f"compact:{ROLE}", 6
 
 
 @pytest.fixture
