@@ -22,11 +22,10 @@ from compactor import (
     Prepared,
     Rejected,
     SummarizerError,
-    SummaryRejected,
     SummaryRequest,
     compose,
 )
-from compactor.summarize import with_feedback
+from compactor.testing import ScriptedSummarizer
 from memory import Memory, Round
 
 pytestmark = pytest.mark.usefixtures("quick_clients")
@@ -433,16 +432,22 @@ def test_names_that_stand_nowhere_in_the_conversation_are_refused(server: ModelS
     assert [event.check for event in of_kind(compactor.events, Rejected)] == ["invented"]
 
 
-def test_a_note_is_added_to_both_forms_and_to_no_other_message() -> None:
+@pytest.mark.parametrize("continues", [True, False])
+def test_a_note_is_added_to_both_forms_and_to_no_other_message(continues: bool) -> None:
     """The request that was made stays as it was: its messages may be those that the agent's prompt is made of."""
-    again = with_feedback(REQUEST, SummaryRejected("empty", "no text"))
-    assert again.continued_prompt is not None
-    assert again.continued_prompt.messages[:-1] == GOING_ON.messages[:-1]
-    for messages, before in ((again.messages, REQUEST.messages), (again.continued_prompt.messages, GOING_ON.messages)):
+    memory = conversation()
+    if continues:
+        compose(memory, budget=8_000, system="Be brief.", model="m-1")
+    summarizer = ScriptedSummarizer(["", "Orders 1 to 4 are on their way."])
+    with ContextCompactor.for_role(memory, "assistant", CONFIG, summarizer) as compactor:
+        assert compactor.compact_now(20)
+    first, again = summarizer.requests
+    forms = [(first.messages, again.messages)]
+    assert (first.continued_prompt is None, again.continued_prompt is None) == (not continues, not continues)
+    if first.continued_prompt is not None and again.continued_prompt is not None:
+        forms.append((first.continued_prompt.messages, again.continued_prompt.messages))
+    for before, messages in forms:
+        assert messages[:-1] == before[:-1]
         assert messages[-1]["content"].startswith(before[-1]["content"])
         assert "it held no text" in messages[-1]["content"]
-        assert "no text" not in before[-1]["content"]
-    assert (
-        with_feedback(replace(REQUEST, continued_prompt=None), SummaryRejected("empty", "no text")).continued_prompt
-        is None
-    )
+        assert "it held no text" not in before[-1]["content"]

@@ -17,12 +17,12 @@ from views import get_token_cache, messages_of, spans
 from compactor import (
     Attachment,
     CompactedMessage,
+    CompactorConfig,
     ContextCompactor,
     ExtractiveSummarizer,
     Post,
     Reduced,
     Reduction,
-    Round,
     Strategy,
     ToolCall,
     Trigger,
@@ -34,7 +34,6 @@ from compactor import (
     over_messages,
     over_tokens,
 )
-from compactor.host_rounds import HostRounds
 from compactor.testing import FakeClock
 from memory import Memory
 
@@ -406,11 +405,23 @@ def test_covered_rounds_are_not_looked_at() -> None:
 
 def test_rounds_of_another_host_stay() -> None:
     """They are in no log that an overlay could lie on."""
-    post = Post(number=1, send_from=ROLE, send_to="Coder", message="a")
-    rounds = HostRounds([Round(user_query="q", post_list=(post,), state="finished", number=1)], ROLE)
+    memory = memory_of(user("q"), answer(BIG), user("r"), answer("x"))
+    found: list[list[Reduction]] = []
 
-    view = View(rounds, None, view_of(Memory("s")).token_cache, keeps_reductions=False)
-    assert list(drop("assistant")(view)) == []
+    def look(view: View) -> Iterable[Reduction]:
+        found.append(list(drop("assistant")(view)))
+        return ()
+
+    executor = ManualExecutor()
+    options: dict[str, Any] = {"trigger": over_tokens(1), "strategies": (look,), "executor": executor}
+    own = ContextCompactor.for_role(memory, ROLE, CompactorConfig(), ExtractiveSummarizer(), **options)
+    others = ContextCompactor(
+        CompactorConfig(), ExtractiveSummarizer(), lambda: list(memory.conversation.rounds), role=ROLE, **options
+    )
+    for compactor in (own, others):
+        compactor.start()
+        executor.run_all()
+    assert [len(one) for one in found] == [1, 0]
 
 
 def test_a_post_that_is_offloaded_alone_is_not_dropped_alone() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from scene import memory_of, of_kind, on_command
 
-import memory.events
 from compactor import (
     Discarded,
     Evaluated,
@@ -28,8 +28,8 @@ from compactor import (
     SummarizerError,
     SummaryRejected,
 )
-from compactor.errors import classify_failure
-from memory import Event, StaleCompaction, StoreError
+from compactor.testing import ScriptedSummarizer
+from memory import Event, Redacted, StoreError
 
 #: Text fields, and why none of them holds what was said.
 WORDS = {
@@ -197,7 +197,6 @@ def caused_by(cause: Exception) -> SummarizerError:
         (SummaryRejected("empty", "no text"), FailureKind.REJECTED, None),
         (SpendExceeded(2.0, 1.0, "dollars"), FailureKind.SPEND_LIMIT, None),
         (StoreError("the disk is full"), FailureKind.STORE, None),
-        (StaleCompaction("rounds_changed"), FailureKind.CHANGED, None),
         (Refused(0), FailureKind.OTHER, None),
         (Refused("invalid_api_key"), FailureKind.OTHER, None),
         (LookupError(), FailureKind.OTHER, None),
@@ -206,7 +205,11 @@ def caused_by(cause: Exception) -> SummarizerError:
 )
 def test_a_failure_is_told_by_its_kind(error: Exception, kind: FailureKind, status: int | None) -> None:
     """Of an error of ours, a client's or a host's own; what is no HTTP status is not told as one."""
-    assert classify_failure(error) == (kind, status)
+    compactor, executor, _ = on_command(memory_of(8), ScriptedSummarizer(default=error))
+    compactor.start()
+    executor.run_all()
+    (failed,) = of_kind(compactor.events, Failed)
+    assert (failed.kind, failed.status) == (kind, status)
 
 
 def test_every_event_says_of_which_session_and_role_it_is_and_when_it_began() -> None:
@@ -216,6 +219,6 @@ def test_every_event_says_of_which_session_and_role_it_is_and_when_it_began() ->
     assert compactor.presets.MemoryCompressed in kinds()
     for kind in kinds():
         assert kind.model_fields.keys() >= {"at", "session", "role", "seconds"}, kind
-    event = memory.events.Redacted(session="s", references=("r1.p0",), seconds=2.0)
+    event = Redacted(session="s", references=("r1.p0",), seconds=2.0)
     assert event.at - event.started == timedelta(seconds=2)
     assert event.facts() == {"session": "s", "role": "", "seconds": 2.0, "references": ("r1.p0",)}

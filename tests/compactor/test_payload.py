@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import io
 import json
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run
 from deferred_session import FullStore, Scene
-from scene import PRICES, ROLE, add_round, on_command
+from scene import CONFIG, PRICES, ROLE, add_round, on_command
 from scene import memory_of as session_of
-from views import get_token_cache
 
 from compactor import (
     CompactorConfig,
-    ExtractiveSummarizer,
     Summary,
     SummaryRequest,
-    View,
     compact_notes,
     compose,
     count_prompt,
     count_tokens,
 )
 from compactor.formats import anthropic, chat, gemini, responses
-from compactor.strategies.offline import extend_offline
 from compactor.testing import ScriptedSummarizer
-from memory import InMemoryStore, Memory, MessageError
-from memory.transfer.jsonl import export_session, import_session
+from memory import InMemoryStore, Memory, MessageError, Store, open_store
 
 BLOCK = {
     "type": "compaction",
@@ -44,7 +41,7 @@ def carrying(payload: Any, text: str = PRICES) -> ScriptedSummarizer:
     return ScriptedSummarizer([Summary(text, payload=payload)])
 
 
-def compacted(payload: Any, store: InMemoryStore | None = None) -> tuple[Memory, Any]:
+def compacted(payload: Any, store: Store | None = None) -> tuple[Memory, Any]:
     """Return a session whose summary has *payload*, and its compactor."""
     scene = Scene(10, carrying(payload), store=store, publish="immediately")
     assert scene.end > 0
@@ -94,21 +91,20 @@ def test_everybody_else_reads_the_text(name: str, model: str, more: dict[str, An
     assert "native" not in request
 
 
-def test_it_stays_with_its_summary_through_a_restart_a_fork_and_files() -> None:
-    store = InMemoryStore()
-    memory, _ = compacted(OWN, store)
-    whole = shown(memory)
-    stream = io.StringIO()
-    export_session(store, "session", stream)
-    files = InMemoryStore()
-    import_session(files, stream.getvalue().splitlines())
-    for again in (
-        Memory("session", store=store),
-        memory.fork(10),
-        Memory.from_state_dict(json.loads(json.dumps(memory.state_dict()))),
-        Memory("session", store=files),
-    ):
-        assert shown(again) == whole
+def test_it_stays_with_its_summary_through_a_restart_a_fork_and_files(tmp_path: Path) -> None:
+    url = f"sqlite:///{(tmp_path / 'chat.db').as_posix()}"
+    with closing(open_store(url)) as store:
+        memory, _ = compacted(OWN, store)
+        whole = shown(memory)
+        run("export", "session", "--store", url, "--to", tmp_path / "s.jsonl")
+        run("import", tmp_path / "s.jsonl", "--as", "copy", "--store", url)
+        for again in (
+            Memory("session", store=store),
+            memory.fork(10),
+            Memory.from_state_dict(json.loads(json.dumps(memory.state_dict()))),
+            Memory("copy", store=store),
+        ):
+            assert shown(again) == whole
 
 
 @pytest.mark.parametrize("how", ["redact", "rewind", "revert"])
@@ -211,13 +207,14 @@ def test_the_text_is_shown_where_it_says_more() -> None:
     memory.unpin("r2.p1")
     assert "c2ln" in shown(memory)
 
-    rounds, compaction = memory.get_role_rounds(ROLE)
-    assert compaction is not None
-    view = View(rounds, compaction, get_token_cache(memory, ROLE, count_tokens), model="claude-x")
-    folded = extend_offline(view, compaction.end_index + 1, None, ExtractiveSummarizer())
-    assert folded is not None
-    assert compaction.payload is not None
-    assert folded.payload is None
+    model = ScriptedSummarizer([Summary(PRICES, payload=OWN)], default=OSError("away"))
+    scene = Scene(10, model, config=CONFIG.copy_with(circuit_breaker_failures=1), publish="immediately")
+    assert "c2ln" in shown(scene.memory)
+    scene.add(5)
+    folded = scene.compactor.get_compaction()
+    assert folded.is_offline
+    assert PRICES in folded.summary
+    assert "c2ln" not in shown(scene.memory)
 
     memory = session_of(9)
     round_ = memory.create_round("Never delete the folder /srv/data.")

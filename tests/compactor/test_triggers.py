@@ -26,8 +26,7 @@ from compactor import (
     over_usage,
     when,
 )
-from compactor.tokens import DEFAULT_WINDOW
-from compactor.triggers import default_trigger
+from compactor.testing import ScriptedSummarizer
 from memory import Memory
 
 
@@ -94,9 +93,7 @@ def test_over_tokens_counts_the_tools_of_the_newest_prompt() -> None:
         assert compactor.get_compaction() is not None
 
 
-@pytest.mark.parametrize(
-    ("model", "window"), [("", DEFAULT_WINDOW), ("gpt-4", 8_192), ("no-such-model", DEFAULT_WINDOW)]
-)
+@pytest.mark.parametrize(("model", "window"), [("", 128_000), ("gpt-4", 8_192), ("no-such-model", 128_000)])
 def test_a_share_is_of_the_models_window(model: str, window: int) -> None:
     """A float up to 1.0; 1 as a whole number is one token."""
     view = view_of(chat(1), model=model, header_tokens=window // 2)
@@ -251,10 +248,14 @@ def test_a_trigger_reads_as_it_was_written() -> None:
 
 def test_the_default_is_rounds_and_with_a_limit_tokens_too() -> None:
     """More than ``threshold`` rounds, or a prompt over ``token_ratio`` of ``max_tokens``."""
-    assert repr(default_trigger(CompactorConfig(threshold=7))) == "after_rounds(7)"
-    config = CompactorConfig(threshold=7, max_tokens=1_000, token_ratio=0.5)
-    assert repr(default_trigger(config)) == "(after_rounds(7) | over_tokens(500))"
-    assert repr(default_trigger(CompactorConfig(max_tokens=1))) == "(after_rounds(10) | over_tokens(1))"
+    config = CompactorConfig(threshold=7)
+    for asked, rule in (
+        (config, "after_rounds(7)"),
+        (config.copy_with(max_tokens=1_000, token_ratio=0.5), "(after_rounds(7) | over_tokens(500))"),
+        (CompactorConfig(max_tokens=1), "(after_rounds(10) | over_tokens(1))"),
+    ):
+        compactor = ContextCompactor.for_role(Memory(), "assistant", asked, ScriptedSummarizer())
+        assert compactor.describe().startswith(f"Due: {rule}; ")
 
 
 def test_whether_a_size_is_exceeded_stays_unknown_while_both_are_not_due() -> None:

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 from chats import answer, calls, note_of, result, user, words
+from executors import ManualExecutor
 from views import TokenCache
 
-from compactor import CompactorConfig, View, compose, count_message, count_tokens
-from compactor.host_rounds import adapt_rounds
-from compactor.tokens import DEFAULT_WINDOW, MESSAGE_TOKENS, PROMPT_TOKENS
+from compactor import CompactorConfig, ContextCompactor, View, compose, count_message, count_prompt, count_tokens, when
+from compactor.testing import ScriptedSummarizer
 from memory import RECALL_TOOLS, CompactedMessage, InMemoryStore, Memory, Reduction
 
 
@@ -47,7 +47,7 @@ def test_an_empty_session_costs_what_the_format_adds() -> None:
     view = view_of(Memory())
 
     assert (view.total, view.closed, view.end, view.tail, view.messages) == (0, 0, 0, (), 0)
-    assert view.tokens == PROMPT_TOKENS
+    assert view.tokens == count_prompt([], count_tokens)
 
 
 @pytest.mark.parametrize("end", [0, 1, 4, 5])
@@ -60,7 +60,7 @@ def test_its_tokens_are_those_of_the_prompt(end: int) -> None:
 
     messages = memory.messages()[2 * end :] if end < 5 else []
     said = [{"content": view.compaction.to_prompt()}] if view.compaction else []
-    assert view.tokens == PROMPT_TOKENS + cost(*said, *messages)
+    assert view.tokens == count_prompt([*said, *messages], count_tokens)
     assert view.messages == len(messages)
     if not end:
         assert view.tokens == compose(memory, budget=10_000).tokens
@@ -111,7 +111,7 @@ def test_the_summary_costs_its_text_as_the_prompt_shows_it() -> None:
     assert view_of(chat(3)).compaction_tokens == 0
     view = view_of(chat(3), 1)
     assert view.compaction is not None
-    assert view.compaction_tokens == MESSAGE_TOKENS + count_tokens(view.compaction.to_prompt())
+    assert view.compaction_tokens == cost(answer(view.compaction.to_prompt()))
 
 
 def test_tokens_behind_a_place_are_those_of_the_rounds_after_it() -> None:
@@ -135,9 +135,7 @@ def test_closed_tokens_count_as_a_slice_does() -> None:
     assert view.count_closed_tokens(7, 99) == 0
 
 
-@pytest.mark.parametrize(
-    ("model", "window"), [("gpt-4", 8_192), ("", DEFAULT_WINDOW), ("nobody-knows", DEFAULT_WINDOW)]
-)
+@pytest.mark.parametrize(("model", "window"), [("gpt-4", 8_192), ("", 128_000), ("nobody-knows", 128_000)])
 def test_the_window_is_the_models(model: str, window: int) -> None:
     """Where nobody knows it, the default stands in."""
     assert view_of(Memory(), model=model).window == window
@@ -173,12 +171,20 @@ def test_posts_of_another_host_may_change_while_their_round_is_open() -> None:
     """A host that streams into a message gets it counted as it is now."""
     post = SimpleNamespace(send_from="A", send_to="User", message="so far")
     host = [SimpleNamespace(user_query="q", post_list=[post], state="created")]
-    token_cache = TokenCache("A", count_tokens)
-
-    before = View(adapt_rounds(host, "A"), None, token_cache).tokens
+    seen: list[int] = []
+    trigger = when(lambda view: bool(seen.append(view.tokens)))
+    executor = ManualExecutor()
+    compactor = ContextCompactor(
+        CompactorConfig(), ScriptedSummarizer(), lambda: host, role="A", trigger=trigger, executor=executor
+    )
+    compactor.start()
+    executor.run_all()
     post.message += words(100)
+    compactor.notify_rounds_changed(1)
+    executor.run_all()
 
-    assert View(adapt_rounds(host, "A"), None, token_cache).tokens >= before + 100
+    assert len(seen) == 2
+    assert seen[1] >= seen[0] + 100
 
 
 def test_a_role_sees_and_pays_for_its_own() -> None:
@@ -191,7 +197,7 @@ def test_a_role_sees_and_pays_for_its_own() -> None:
     assert view_of(memory, role="A").messages == 2
     assert view_of(memory, role="B").messages == 3
     assert view_of(memory, role="C").messages == 1
-    assert view_of(memory, role="C").tokens == PROMPT_TOKENS + cost(user("q"))
+    assert view_of(memory, role="C").tokens == count_prompt([user("q")], count_tokens)
 
 
 # -- rounds as they read now ------------------------------------------------------------------------------------------

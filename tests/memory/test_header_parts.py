@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
+from contextlib import closing
+from pathlib import Path
 
 import pytest
+from command_line import run
 
 from compactor import compose
-from memory import InMemoryStore, Memory, MessageError
-from memory.transfer.jsonl import export_session, import_session
+from memory import Memory, MessageError, open_store
 
 
 def shown(memory: Memory, role: str = "assistant") -> list[str]:
@@ -55,18 +56,19 @@ def test_each_role_has_parts_of_its_own() -> None:
     assert shown(memory, "Coder") == ["Code."]
 
 
-def test_parts_survive_a_resume_and_an_export() -> None:
-    store, copy = InMemoryStore(), InMemoryStore()
-    memory = Memory("s", store=store)
-    memory.append({"role": "user", "content": "Hello"})
-    memory.set_header("date", "It is Monday.")
-    memory.set_header("date", "It is Tuesday.")
-    assert shown(Memory("s", store=store)) == ["It is Tuesday."]
-    assert shown(Memory.from_state_dict(memory.state_dict())) == ["It is Tuesday."]
-    stream = io.StringIO()
-    export_session(store, "s", stream)
-    import_session(copy, stream.getvalue().splitlines())
-    assert shown(Memory("s", store=copy)) == ["It is Tuesday."]
+def test_parts_survive_a_resume_and_an_export(tmp_path: Path) -> None:
+    url, copy = (f"sqlite:///{(tmp_path / name).as_posix()}" for name in ("chat.db", "copy.db"))
+    with closing(open_store(url)) as store:
+        memory = Memory("s", store=store)
+        memory.append({"role": "user", "content": "Hello"})
+        memory.set_header("date", "It is Monday.")
+        memory.set_header("date", "It is Tuesday.")
+        assert shown(Memory("s", store=store)) == ["It is Tuesday."]
+        assert shown(Memory.from_state_dict(memory.state_dict())) == ["It is Tuesday."]
+    run("export", "s", "--store", url, "--to", tmp_path / "s.jsonl")
+    run("import", tmp_path / "s.jsonl", "--store", copy)
+    with closing(open_store(copy)) as store:
+        assert shown(Memory("s", store=store)) == ["It is Tuesday."]
 
 
 @pytest.mark.parametrize(("name", "text"), [("", "x"), (None, "x"), ("date", None), ("date", 7)])

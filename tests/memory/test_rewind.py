@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 from memory import (
     CompactedMessage,
@@ -24,7 +24,6 @@ from memory import (
     UnknownReference,
     open_store,
 )
-from memory.transfer.jsonl import export_session, import_session
 
 ROLE = "assistant"
 
@@ -280,20 +279,20 @@ def test_an_erased_post_is_erased_in_copies_and_originals(store: Store) -> None:
         assert "apple" not in "".join(entry.body for entry in store.read(named))
 
 
-def test_copies_of_a_session_say_the_same(store: Store) -> None:
-    """As plain values and as a fork, with the states of all rounds."""
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_copies_of_a_session_say_the_same(store: Store, tmp_path: Path) -> None:
+    """As plain values, through a file and as a fork, with the states of all rounds."""
+    url = f"sqlite:///{tmp_path / 'chat.db'}"
     memory = Memory("s", store=store)
     say(memory, "apple", "birch", "cedar")
     publish(memory, 2, "of birch")
     memory.rewind("r2.p0")
     say(memory, "dogwood")
-    file = io.StringIO()
-    export_session(store, "s", file)
-    read = InMemoryStore()
-    import_session(read, io.StringIO(file.getvalue()))
+    run("export", "s", "--store", url, "--to", tmp_path / "s.jsonl")
+    assert run("import", tmp_path / "s.jsonl", "--as", "t", "--store", url).code == 0
     copies = [
         Memory.from_state_dict(json.loads(json.dumps(memory.state_dict()))),
-        Memory("s", store=read),
+        Memory("t", store=store),
         memory.fork(4),
     ]
     for one in copies:

@@ -22,13 +22,14 @@ pytest.importorskip("playwright", reason="Playwright is not installed")
 
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
+from command_line import run
 from playwright import sync_api
 from pydantic import SecretStr
+from stored_sessions import url_of
 
 from compactor import CompactedMessage, CompactorConfig, InMemoryStore, Memory
-from compactor.inspector.page import make_offline_page
 from compactor.server import ServerSettings, create_app
-from memory import Origin
+from memory import Origin, Store, open_store
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
@@ -289,7 +290,9 @@ def test_nobody_without_a_token_sees_anything(browser: Any) -> None:
 
 def test_hostile_content_is_inert(browser: Any, tmp_path: Path) -> None:
     """Markup, terminal codes, right-to-left marks and a word of a megabyte are shown as text, in every view."""
-    memory = Memory("<script>alert(1)</script>\u202e")
+    url = url_of(tmp_path / "chat.db")
+    store = open_store(url)
+    memory = Memory(name := "<script>alert(1)</script>\u202e", store=store)
     for _ in range(3):
         memory.append({"role": "user", "content": HOSTILE})
         memory.append({"role": "assistant", "content": "x" * 1_000_000})
@@ -297,7 +300,8 @@ def test_hostile_content_is_inert(browser: Any, tmp_path: Path) -> None:
         memory.append({"role": "assistant", "content": HOSTILE})
     publish(memory, 2, HOSTILE)
     file = tmp_path / "hostile.html"
-    file.write_text(make_offline_page(memory), encoding="utf-8")
+    store.close()
+    assert run("show", name, "--store", url, "--html", file).code == 0
     with watch(browser) as page:
         page.goto(file.as_uri())
         page.get_by_role("slider", name="Round").press("Home")
@@ -311,13 +315,15 @@ def test_hostile_content_is_inert(browser: Any, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def long_session() -> tuple[InMemoryStore, Memory]:
-    store = InMemoryStore()
+def long_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Store]]:
+    url = url_of(tmp_path_factory.mktemp("long") / "chat.db")
+    store = open_store(url)
     memory = Memory("long", store=store)
     for end in range(1_000, 10_001, 1_000):
         chat(memory, 1_000)
         publish(memory, end - 5, f"So far there were {end} invoices. The user wants sums that are never rounded.")
-    return store, memory
+    yield url, store
+    store.close()
 
 
 def check_long_session(page: Any) -> None:
@@ -335,17 +341,17 @@ def check_long_session(page: Any) -> None:
 
 
 def test_a_file_of_ten_thousand_rounds_opens_at_once(
-    browser: Any, tmp_path: Path, long_session: tuple[InMemoryStore, Memory]
+    browser: Any, tmp_path: Path, long_session: tuple[str, Store]
 ) -> None:
     """``show --html`` works without a server."""
     file = tmp_path / "long.html"
-    file.write_text(make_offline_page(long_session[1], budget=8_000), encoding="utf-8")
+    assert run("show", "long", "--store", long_session[0], "--html", file, "--budget", 8_000).code == 0
     with watch(browser) as page:
         page.goto(file.as_uri())
         check_long_session(page)
 
 
-def test_a_server_shows_ten_thousand_rounds_at_once(browser: Any, long_session: tuple[InMemoryStore, Memory]) -> None:
-    with serve(long_session[0], enabled=False) as address, watch(browser) as page:
+def test_a_server_shows_ten_thousand_rounds_at_once(browser: Any, long_session: tuple[str, Store]) -> None:
+    with serve(long_session[1], enabled=False) as address, watch(browser) as page:
         page.goto(f"{address}/#/long")
         check_long_session(page)
