@@ -29,7 +29,7 @@ from compactor import (
     SummaryRejected,
 )
 from compactor.testing import ScriptedSummarizer
-from memory import Event, Redacted, StoreError
+from memory import Event, Redacted, StaleCompaction, StoreError
 
 #: Text fields, and why none of them holds what was said.
 WORDS = {
@@ -197,6 +197,7 @@ def caused_by(cause: Exception) -> SummarizerError:
         (SummaryRejected("empty", "no text"), FailureKind.REJECTED, None),
         (SpendExceeded(2.0, 1.0, "dollars"), FailureKind.SPEND_LIMIT, None),
         (StoreError("the disk is full"), FailureKind.STORE, None),
+        (StaleCompaction("rounds_changed"), FailureKind.CHANGED, None),
         (Refused(0), FailureKind.OTHER, None),
         (Refused("invalid_api_key"), FailureKind.OTHER, None),
         (LookupError(), FailureKind.OTHER, None),

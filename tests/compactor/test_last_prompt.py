@@ -507,7 +507,7 @@ def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Messa
     prompt = compose(memory, budget=budget, system="Be brief.", plan=data.draw(st.sampled_from([None, "1. [ ] go"])))
     sent, before, cut = copy.deepcopy(prompt.messages), seen(memory), prompt.report.tokens_before > budget
     same = happen(memory, data)
-    view = seen(memory)
+    view, plain = seen(memory), seen(Memory.from_messages([*memory.messages(), user("later")]))
     plan_at = next((n for n, message in enumerate(sent) if "[The plan" in str(message["content"])), len(sent))
     for count in range(1, view.closed - view.end + 1):
         covered = view.rounds[view.end : view.end + count]
@@ -529,8 +529,8 @@ def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Messa
             assert post.message in texts_of(beginning)
         read = [
             message
-            for place in before.places[:count]
-            for _, unit in before.list_groups(place)
+            for place in plain.places[view.end : view.end + count]
+            for _, unit in plain.list_groups(place)
             for message in unit.messages
         ]
         said = [message for message in beginning if "[The plan" not in str(message["content"])]

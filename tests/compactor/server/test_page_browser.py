@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from stored_sessions import url_of
 
 from compactor import CompactedMessage, CompactorConfig, InMemoryStore, Memory
 from compactor.server import ServerSettings, create_app
-from memory import Origin, Store, open_store
+from memory import Origin, open_store
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
@@ -315,15 +315,13 @@ def test_hostile_content_is_inert(browser: Any, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def long_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Store]]:
-    url = url_of(tmp_path_factory.mktemp("long") / "chat.db")
-    store = open_store(url)
+def long_session() -> InMemoryStore:
+    store = InMemoryStore()
     memory = Memory("long", store=store)
     for end in range(1_000, 10_001, 1_000):
         chat(memory, 1_000)
         publish(memory, end - 5, f"So far there were {end} invoices. The user wants sums that are never rounded.")
-    yield url, store
-    store.close()
+    return store
 
 
 def check_long_session(page: Any) -> None:
@@ -340,18 +338,19 @@ def check_long_session(page: Any) -> None:
         open_tab(page, name)
 
 
-def test_a_file_of_ten_thousand_rounds_opens_at_once(
-    browser: Any, tmp_path: Path, long_session: tuple[str, Store]
-) -> None:
+def test_a_file_of_ten_thousand_rounds_opens_at_once(browser: Any, tmp_path: Path, long_session: InMemoryStore) -> None:
     """``show --html`` works without a server."""
     file = tmp_path / "long.html"
-    assert run("show", "long", "--store", long_session[0], "--html", file, "--budget", 8_000).code == 0
+    url = url_of(tmp_path / "chat.db")
+    with closing(open_store(url)) as store:
+        store.append("long", list(long_session.read("long")), after=0)
+    assert run("show", "long", "--store", url, "--html", file, "--budget", 8_000).code == 0
     with watch(browser) as page:
         page.goto(file.as_uri())
         check_long_session(page)
 
 
-def test_a_server_shows_ten_thousand_rounds_at_once(browser: Any, long_session: tuple[str, Store]) -> None:
-    with serve(long_session[1], enabled=False) as address, watch(browser) as page:
+def test_a_server_shows_ten_thousand_rounds_at_once(browser: Any, long_session: InMemoryStore) -> None:
+    with serve(long_session, enabled=False) as address, watch(browser) as page:
         page.goto(f"{address}/#/long")
         check_long_session(page)
