@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import pickle
 import sys
 from collections import UserDict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import FrozenInstanceError, dataclass, field, replace
 from datetime import UTC, datetime
 from inspect import signature
+from pathlib import Path
 from threading import Barrier
 from types import MappingProxyType
 
@@ -17,8 +20,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from compactor import Prices, Usage
 from memory import Attachment, CompactedMessage, Event, MessageError, Post, Reduction, Round, ToolCall
-from memory.rounds import EMPTY, MAX_DEPTH, FrozenMapping, copy_with, freeze, freeze_mapping, make_id, thaw, utc_now
+from memory.rounds import (
+    EMPTY,
+    MAX_DEPTH,
+    FrozenMapping,
+    cached_property,
+    copy_with,
+    freeze,
+    freeze_mapping,
+    make_id,
+    thaw,
+    utc_now,
+)
+from memory.values import ValueObject
 
 AWKWARD = ["", "{", "}", "{0}", "%s", "</summary>", "<|endoftext|>", "a\0b", "\ud800", "\udfff x", "é😀\u2028\r\n"]
 
@@ -337,3 +353,106 @@ def test_editors_show_the_arguments_of_a_class_that_was_not_used_yet() -> None:
     assert {"send_from", "weight", "tone"} <= signature(Remark).parameters.keys()
     assert {"send_from", "weight"} <= signature(Note).parameters.keys()
     assert "tone" not in signature(Note).parameters
+
+
+# -- a property that is worked out once ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sheet:
+    numbers: tuple[int, ...]
+    read: list[str] = field(default_factory=list, compare=False)
+
+    @cached_property
+    def total(self) -> int:
+        """The sum of them."""
+        self.read.append("read")
+        return sum(self.numbers)
+
+
+def test_it_is_worked_out_when_it_is_first_asked_for_and_kept() -> None:
+    """Also on a frozen record; a record that is changed works out its own."""
+    sheet = Sheet((1, 2, 3))
+    assert sheet.read == []
+    assert [sheet.total, sheet.total] == [6, 6]
+    assert sheet.read == ["read"]
+
+    assert replace(sheet, numbers=(4,)).total == 4
+    assert sheet == Sheet((1, 2, 3))
+
+
+def test_one_that_fails_is_worked_out_again() -> None:
+    """What was raised is not kept."""
+    asked = iter(["", "7"])
+
+    class Late:
+        @cached_property
+        def value(self) -> int:
+            return int(next(asked))
+
+    late = Late()
+    with pytest.raises(ValueError, match="invalid literal"):
+        _ = late.value
+    assert late.value == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["memory", "prompts", "compactor"])
+def test_nothing_else_is_used_for_it(package: str) -> None:
+    """``functools.cached_property`` has a lock before Python 3.12: a child that is forked while a thread works one out
+    would wait for it for ever."""
+    modules = list((Path(__file__).parents[2] / package).rglob("*.py"))
+    assert modules
+    for path in modules:
+        imported = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
+        others = [node for node in imported if node.module == "functools"]
+        assert "cached_property" not in {alias.name for node in others for alias in node.names}, path
+
+
+def test_the_class_shows_the_property_itself() -> None:
+    """With what it says of itself."""
+    assert Sheet.total.__doc__ == "The sum of them."
+
+
+# -- records that are compared and printed as frozen dataclasses -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plain:
+    first: int
+    second: str = ""
+    hidden: int = field(default=0, repr=False)
+    ignored: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Ours(ValueObject):
+    first: int
+    second: str = ""
+    hidden: int = field(default=0, repr=False)
+    ignored: int = field(default=0, compare=False)
+
+
+FIELDS = st.tuples(st.integers(0, 1), st.sampled_from(["", "a"]), st.integers(0, 1), st.integers(0, 1))
+
+
+@given(FIELDS, FIELDS)
+def test_a_value_object_is_like_a_frozen_dataclass(one: tuple[int, str, int, int], other: tuple[int, str, int, int]):
+    """Equal, hashed and printed by the same fields; never equal to another class."""
+    assert (Ours(*one) == Ours(*other)) is (Plain(*one) == Plain(*other))
+    assert len({Ours(*one), Ours(*other)}) == len({Plain(*one), Plain(*other)})
+    assert repr(Ours(*one)) == repr(Plain(*one)).replace("Plain", "Ours")
+    assert Ours(*one) != Plain(*one)
+
+
+def test_a_public_record_copies_pickles_and_refuses_changes() -> None:
+    """What hosts do with a record of the library works, and two with the same fields are the same."""
+    prices = Prices(cached_input=0.25)
+
+    again = pickle.loads(pickle.dumps(prices))  # noqa: S301 - our own bytes
+    assert prices == again == replace(Prices(), cached_input=0.25) == copy.deepcopy(prices)
+    assert hash(prices) == hash(Prices(cached_input=0.25))
+    assert repr(prices).startswith("Prices(cached_input=0.25")
+    assert Usage(1) != Usage(2)
+    with pytest.raises(FrozenInstanceError):
+        prices.cached_input = 0.5  # type: ignore[misc]
