@@ -10,8 +10,7 @@ import pytest
 
 from benchmarks import many_sessions
 from benchmarks.many_sessions import Measured
-from compactor import ContextCompactor
-from compactor.summarize import Work
+from compactor import ContextCompactor, View
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
 
@@ -76,15 +75,15 @@ def test_what_a_cycle_worked_with_is_freed_when_it_ends() -> None:
     many_sessions.add_rounds(memory, 1)
     compactor = ContextCompactor.for_role(memory, "Planner", many_sessions.CONFIG, ScriptedSummarizer())
     gc.collect()
-    before = works()  # of other tests, which still hold them
+    before = views()  # of other tests, which still hold them
     gc.disable()
     try:
         assert compactor.compact_now(60)
         assert compactor.stop(60)
-        assert len(works()) == len(before)
+        assert len(views()) == len(before)
     finally:
         gc.enable()
 
 
-def works() -> list[Work]:
-    return [one for one in gc.get_objects() if isinstance(one, Work)]
+def views() -> list[View]:
+    return [one for one in gc.get_objects() if isinstance(one, View)]

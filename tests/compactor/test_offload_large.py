@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from chats import Message, answer, assert_paired, calls, memory_of, result, user, words
+from executors import ManualExecutor
 from hypothesis import given
 from hypothesis import strategies as st
-from views import OVERLAY, messages_of, reduced, spans, view_of
+from views import messages_of, reduced, spans, view_of
 
 from compactor import (
     Attachment,
     CompactorConfig,
+    ContextCompactor,
     ExtractiveSummarizer,
-    Post,
-    Round,
+    Reduction,
     Summary,
     SummaryRejected,
     SummaryRequest,
@@ -27,11 +28,9 @@ from compactor import (
     compose,
     count_tokens,
     offload_large,
+    over_tokens,
 )
-from compactor.host_rounds import HostRounds
-from compactor.strategies import OffloadRule
 from memory import Memory
-from memory.rounds import freeze_mapping
 from prompts import PromptError, load
 
 BIG = "Row 1: 17 euros.\n" * 400
@@ -63,146 +62,6 @@ class Asked:
 def with_result(text: str = BIG) -> Memory:
     """One closed round with a call and its result *text*, and a new question."""
     return memory_of(user("Prices?"), calls("a"), result("a", text), answer("17 euros."), user("And now?"))
-
-
-# -- one post ---------------------------------------------------------------------------------------------------------
-
-
-def only_post(memory: Memory, number: int) -> tuple[Round, Post]:
-    round_ = memory.conversation.rounds[0]
-    return round_, next(post for post in round_.post_list if post.number == number)
-
-
-def test_a_large_post_reads_as_its_beginning_and_the_line_that_reloads_it() -> None:
-    """Preview, size, reference: what a model needs to decide whether it needs the rest."""
-    memory = with_result()
-    reduction = OffloadRule().apply(*only_post(memory, 2), count_tokens)
-
-    assert reduction is not None
-    assert (reduction.kind, spans([reduction])) == ("offloaded", [(2, 2)])
-    rest = len(BIG) - 200
-    assert reduction.text.startswith(f"{BIG[:200]}\n[{rest:,} characters, about ")
-    assert reduction.text.endswith(" tokens, left out here and kept in full; reload r1.p2]")
-    assert memory.reload("r1.p2") == BIG
-
-
-@pytest.mark.parametrize(
-    ("rule", "text", "large"),
-    [
-        (OffloadRule(threshold=600), "x y " * 150, False),
-        (OffloadRule(threshold=599), "x y " * 150, True),
-        (OffloadRule(threshold=100, preview=10, tokens=True), words(100), False),
-        (OffloadRule(threshold=100, preview=10, tokens=True), words(101), True),
-        (OffloadRule(threshold=0), "", False),
-    ],
-)
-def test_more_than_the_threshold_is_large(rule: OffloadRule, text: str, large: bool) -> None:
-    """In characters, or in tokens; what is just as long is not."""
-    memory = with_result(text)
-
-    assert (rule.apply(*only_post(memory, 2), count_tokens) is not None) is large
-
-
-def test_a_preview_in_tokens_has_that_many() -> None:
-    """By the counter that is given, as the threshold is."""
-    rule = OffloadRule(threshold=100, preview=30, tokens=True)
-    reduction = rule.apply(*only_post(with_result(words(500)), 2), count_tokens)
-
-    assert reduction is not None
-    assert 25 <= count_tokens(reduction.text.partition("\n[")[0]) <= 30
-
-
-def test_without_a_preview_there_is_only_a_short_line() -> None:
-    """As compose clears old tool results: even one of a few lines gets shorter."""
-    rule = OffloadRule(threshold=120, preview=0, kinds=("tool_result",))
-    memory = with_result("The booking HX7-221 is confirmed for two, " * 3)
-    reduction = rule.apply(*only_post(memory, 2), count_tokens)
-
-    assert reduction is not None
-    assert reduction.text == "[126 characters left out; reload r1.p2]"
-
-
-def test_what_would_not_get_shorter_stays() -> None:
-    """A million spaces are few tokens; a line about them would be more."""
-    memory = with_result(" " * 6_000)
-
-    assert count_tokens(" " * 6_000) < 100
-    assert OffloadRule(preview=5_000).apply(*only_post(memory, 2), count_tokens) is None
-    assert OffloadRule(threshold=3, preview=0).apply(*only_post(with_result("four"), 2), count_tokens) is None
-
-
-def test_the_size_is_that_of_the_whole_post() -> None:
-    """Attachments count, and the reference gives them back."""
-    memory = Memory("s")
-    round_ = memory.create_round("Plan it")
-    attachment = Attachment(type="plan", content="Step. " * 1_000)
-    post = memory.add_post(round_, send_from=ROLE, send_to="User", message="Here.", attachment_list=(attachment,))
-    reduction = OffloadRule().apply(memory.conversation.rounds[0], post, count_tokens)
-
-    assert reduction is not None
-    assert reduction.text.startswith("Here.\n\n[plan]\nStep. Step.")
-    assert memory.reload("r1.p1") == f"Here.\n\n[plan]\n{attachment.content}"
-
-
-@pytest.mark.parametrize(
-    ("kinds", "covered"),
-    [
-        (None, {1, 2, 3, 4, 5, 8}),
-        (("tool_result",), {2, 3, 8}),
-        (("assistant",), {1, 5}),
-        (("attachment:plan",), {4}),
-        (("note",), {4}),
-        (("note", "tool_result"), {2, 3, 4, 8}),
-        (("system",), set()),
-        ((), set()),
-    ],
-)
-def test_kinds_say_which_posts_are_meant(kinds: tuple[str, ...] | None, covered: set[int]) -> None:
-    """Tools' results, what the role said, an attachment's type, or the host's own kind."""
-    plan = (Attachment(type="plan", content=BIG),)
-    posts = (
-        Post(number=1, send_from=ROLE, send_to="User", message=BIG),
-        Post(number=2, send_from="tool", send_to=ROLE, message=BIG, tool_call_id="a"),
-        Post(number=3, send_from="function", send_to=ROLE, message=BIG),
-        Post(number=4, send_from="Coder", send_to=ROLE, kind="note", attachment_list=plan),
-        Post(number=5, send_from=ROLE, send_to="Coder", message=BIG),
-        Post(number=6, send_from="system", send_to=ROLE, message=BIG),
-        Post(number=7, send_from="User", send_to=ROLE, message=BIG),
-        Post(
-            number=8, send_from=ROLE, send_to=ROLE, message=BIG, tool_call_id="b"
-        ),  # of a tool that is the role itself
-    )
-    round_ = Round(user_query="q", post_list=posts, number=1)
-    rule = OffloadRule(kinds=kinds)
-
-    assert {post.number for post in posts if rule.apply(round_, post, count_tokens)} == covered
-
-
-def test_instructions_and_the_user_go_only_where_they_are_named() -> None:
-    """A system message in the middle is no payload; what the user said is asked for by name."""
-    round_ = Round(user_query=BIG, number=1)
-    system = Post(number=1, send_from="system", send_to=ROLE, message=BIG, kind="manual")
-    said = Post(number=2, send_from="User", send_to=ROLE, message=BIG)
-
-    assert OffloadRule(kinds=("manual",)).apply(round_, system, count_tokens)
-    for post in (said, None):
-        assert OffloadRule().apply(round_, post, count_tokens) is None
-        assert OffloadRule(users_too=True).apply(round_, post, count_tokens)
-
-
-def test_what_no_reference_gives_back_stays() -> None:
-    """An image beside the text, a round that is in no log, and a post that an overlay has replaced."""
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    shown = memory_of(user(), {"role": "assistant", "content": [{"type": "text", "text": BIG}, image]})
-    plain = memory_of(user(), {"role": "assistant", "content": [{"type": "text", "text": BIG}]})
-    replaced = Post(number=1, send_from=ROLE, send_to="User", message=BIG, extra=freeze_mapping({OVERLAY: "offloaded"}))
-    post = replaced.model_copy(update={"extra": freeze_mapping({})})
-
-    assert OffloadRule().apply(*only_post(shown, 1), count_tokens) is None
-    assert OffloadRule().apply(*only_post(plain, 1), count_tokens) is not None
-    assert OffloadRule().apply(Round(user_query="q", number=1), replaced, count_tokens) is None
-    assert OffloadRule().apply(Round(user_query="q", number=1), post, count_tokens) is not None
-    assert OffloadRule().apply(Round(user_query="q"), post, count_tokens) is None
 
 
 @pytest.mark.parametrize("wrong", [{"threshold": -1}, {"preview": -1}, {"threshold": 0.5}, {"preview": True}])
@@ -369,13 +228,23 @@ def test_a_query_that_a_post_hands_on_goes_with_it() -> None:
 
 def test_rounds_of_another_host_stay() -> None:
     """They are in no log that reloads anything."""
-    post = Post(number=1, send_from="Coder", send_to=ROLE, message=BIG)
-    memory = Memory("s")
-    view = view_of(memory)
-    rounds = HostRounds([Round(user_query="q", post_list=(post,), state="finished", number=1)], ROLE)
-    foreign = View(rounds, None, view.token_cache, keeps_reductions=False)
+    memory = memory_of(user("q"), answer(BIG), user("r"), answer("x"))
+    found: list[list[Reduction]] = []
 
-    assert list(offload_large()(foreign)) == []
+    def look(view: View) -> Iterable[Reduction]:
+        found.append(list(offload_large()(view)))
+        return ()
+
+    executor = ManualExecutor()
+    options: dict[str, Any] = {"trigger": over_tokens(1), "strategies": (look,), "executor": executor}
+    own = ContextCompactor.for_role(memory, ROLE, CompactorConfig(), ExtractiveSummarizer(), **options)
+    others = ContextCompactor(
+        CompactorConfig(), ExtractiveSummarizer(), lambda: list(memory.conversation.rounds), role=ROLE, **options
+    )
+    for compactor in (own, others):
+        compactor.start()
+        executor.run_all()
+    assert [len(one) for one in found] == [1, 0]
 
 
 # -- summaries --------------------------------------------------------------------------------------------------------

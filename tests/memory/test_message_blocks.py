@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scene import ManualExecutor, text_of
 
-from compactor import compose
-from compactor.transcript import quote
-from memory import InMemoryStore, Memory, Recall, ToolCall
+from compactor import CompactorConfig, ContextCompactor, compose
+from compactor.testing import ScriptedSummarizer
+from memory import InMemoryStore, Memory, Recall, Round, ToolCall
 from prompts import escape_tags
 
 Message = dict[str, Any]
@@ -61,7 +64,7 @@ def test_calls_and_results_in_parts_are_calls_and_results(name: str) -> None:
     assert call.tool_calls == (ToolCall(id="call_7", name="get_weather", arguments='{"city": "Ghent"}'),)
     assert (call.message, call.send_from) == ("I look.", "assistant")
     assert (result.send_from, result.tool_call_id, result.message) == ("tool", "call_7", "rain, 11 degrees")
-    text = quote(round_)
+    text = quoted(Memory.from_messages(messages))
     assert '<tool_call from="assistant" name="get_weather">\n{"city": "Ghent"}' in text
     assert '<tool_result from="tool" at="r1.p2">\nrain, 11 degrees' in text
     assert "rain, 11 degrees" in memory.reload("r1")
@@ -91,9 +94,23 @@ def test_several_results_in_one_message_answer_several_calls() -> None:
     memory = Memory.from_messages(messages)
 
     assert compose(memory, budget=1_000).messages == messages
-    text = quote(memory.conversation.rounds[0])
+    text = quoted(memory)
     tag = '<tool_result from="tool" id="{}" tool="get_weather" arguments="{{\'city\': \'{}\'}}" at="r1.p2">\n{}\n'
     assert tag.format("call_8", "Bruges", "sun") + tag.format("call_7", "Ghent", "rain") in text
+
+
+def quoted(memory: Memory, rounds_getter: Callable[[], list[Round]] | None = None) -> str:
+    """Return what a summarizer is asked of all rounds of *memory*, which ends them, or of a host's rounds."""
+    for text in ("word " * 100, "more " * 100, "And now?"):
+        memory.append({"role": "user", "content": text})
+        memory.append({"role": "assistant", "content": "Yes."})
+    executor, summarizer = ManualExecutor(), ScriptedSummarizer()
+    getter = rounds_getter or memory.rounds_getter("assistant")
+    config = CompactorConfig(threshold=1, retain_recent=0)
+    compactor = ContextCompactor(config, summarizer, getter, role="assistant", executor=executor)
+    compactor.start()
+    executor.run_all()
+    return "".join(map(text_of, summarizer.requests))
 
 
 def test_several_results_in_a_post_are_parted_as_long_as_it_reads_as_they_do() -> None:
@@ -103,13 +120,16 @@ def test_several_results_in_a_post_are_parted_as_long_as_it_reads_as_they_do() -
         {"type": "text", "text": "Both came late."},
         {"type": "tool_result", "tool_use_id": "call_8", "content": [{"type": "text", "text": "sun"}]},
     ]
-    round_ = Memory.from_messages([ASKED, CALLED, {"role": "user", "content": parts}]).conversation.rounds[0]
+    memory = Memory.from_messages([ASKED, CALLED, {"role": "user", "content": parts}])
+    round_ = memory.conversation.rounds[0]
 
     apart = '<tool_result from="tool" at="r1.p2">\nrain\n<tool_result from="tool" id="call_8" at="r1.p2">\nsun\n'
-    assert f'{apart}<message from="tool" to="assistant">\nBoth came late.' in quote(round_)
+    assert f'{apart}<message from="tool" to="assistant">\nBoth came late.' in quoted(memory)
     changed = round_.post_list[1].model_copy(update={"message": "redacted"})
-    text = quote(round_.model_copy(update={"post_list": (round_.post_list[0], changed)}))
-    assert text.endswith('<tool_result from="tool" at="r1.p2">\nredacted')
+    host = round_.model_copy(update={"post_list": (round_.post_list[0], changed), "state": "finished"})
+    text = quoted(memory, lambda: [host, *memory.conversation.rounds[1:]])
+    assert re.search(r'<tool_result from="tool"[^>]*>\nredacted\n', text)
+    assert "Both came late." not in text
 
 
 @pytest.mark.parametrize(
@@ -136,7 +156,7 @@ def test_the_call_from_before_tool_calls_is_read() -> None:
     asked = {"role": "assistant", "content": None, "function_call": {"name": "get_price", "arguments": '{"item": 5}'}}
     memory = Memory.from_messages([ASKED, asked, {"role": "function", "name": "get_price", "content": "17 euros"}])
 
-    assert 'get_price({"item": 5})' in quote(memory.conversation.rounds[0])
+    assert 'get_price({"item": 5})' in quoted(memory)
     assert memory.messages()[1] == asked
 
 
@@ -209,9 +229,9 @@ def test_any_parts_come_out_equal(messages: list[Message]) -> None:
     memory = Memory.from_messages(messages, "s", store=store)
 
     assert memory.messages() == again(memory, store) == given
-    quoted = "\n".join(map(quote, memory.conversation.rounds)) + "".join(post.message for post in memory.header)
+    read = "".join(post.message for post in memory.header) + quoted(memory)
     for text in texts_in(given):
-        assert escape_tags(text) in quoted or text in quoted
+        assert escape_tags(text) in read or text in read
 
 
 def texts_in(value: Any) -> list[str]:

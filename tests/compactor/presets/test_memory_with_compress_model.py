@@ -31,7 +31,6 @@ from compactor.presets import (
     memory_with_compress,
 )
 from compactor.testing import ScriptedSummarizer
-from compactor.transcript import quote
 from memory import ContextError, Memory
 
 # -- asking a model ---------------------------------------------------------------------------------------------------
@@ -106,7 +105,13 @@ def test_an_answer_is_measured_against_the_messages_and_not_against_their_transc
         for number in range(8)
     )
     short = "P-000, P-100, P-200, P-300, P-400, P-500, P-600 and P-700 all lie in the depot."
-    assert 0.9 * tokens_of(talk) < count_tokens(long) < 0.9 * count_tokens("\n".join(map(quote, rounds_of(talk))))
+    quoting = ScriptedSummarizer()
+    rounds = [round_.model_copy(update={"state": "finished"}) for round_ in rounds_of(talk)]
+    config = CompactorConfig(threshold=1, retain_recent=0)
+    with ContextCompactor(config, quoting, lambda: rounds, role="assistant") as compactor:
+        assert compactor.compact_now(20)
+    quoted = quoting.requests[0].messages[0]["content"].partition("</conversation>")[0]
+    assert 0.9 * tokens_of(talk) < count_tokens(long) < 0.9 * count_tokens(quoted)
     model = Model(long, short)
     memory = MemoryWithCompress(800, count_tokens, summarizer=model, compression_trigger_func=lambda now: len(now) > 1)
     run(memory.add(talk))
