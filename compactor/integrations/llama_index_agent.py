@@ -19,19 +19,20 @@ class CompactingAgent(FunctionAgent):
 
     A ``FunctionAgent`` keeps the running turn's calls and results outside its memory and always sends all of them. This
     one lets the memory's ``Compaction`` fit them into the budget, together with history, system prompt and tools. The
-    kept messages do not change.
+    kept messages do not change. By default, its own model summarizes.
     """
 
     async def take_step(self, ctx: Any, llm_input: list[ChatMessage], tools: Sequence[Any], memory: Any) -> AgentOutput:
         turn = await ctx.store.get(self.scratchpad_key, default=[])
         history = await memory.aget_all() if isinstance(memory, History) else []
-        if not turn or not history or llm_input[-1] != history[-1]:  # not the memory's messages
+        if not history or llm_input[-1] != history[-1]:  # not the memory's messages
             return await super().take_step(ctx, llm_input, tools, memory)
         metadata = [one.metadata for one in tools]
         fitted = await memory.compaction.afit(
             memory.chat_store_key,
             [*history, *turn],
             system=self.system_prompt or "",
+            model=self.llm,
             tools=[make_tool(one.get_name(), one.description, one.get_parameters_dict()) for one in metadata],
         )
         shown = [*([ChatMessage(fitted.system, role="system")] if fitted.system else []), *fitted.items]

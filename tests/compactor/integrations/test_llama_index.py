@@ -27,6 +27,7 @@ from compactor.integrations import contract
 from compactor.integrations.llama_index import Compaction
 from compactor.integrations.llama_index_agent import CompactingAgent
 from compactor.testing import AdapterContract
+from compactor.tokens import get_counter
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the framework's own
 
@@ -226,3 +227,36 @@ def test_an_agent_of_ours_keeps_a_long_turn_within_the_budget(streaming: bool) -
         assert [one.role for one in seen].count("tool") == sum(
             isinstance(block, ToolCallBlock) for one in seen for block in one.blocks
         )
+
+
+def test_an_agent_of_ours_counts_its_system_prompt_and_is_summarized_by_its_own_model() -> None:
+    asked: list[str] = []
+
+    class Summarizing(Scripted):
+        def chat(self, messages: Any, **_options: Any) -> ChatResponse:
+            asked.append(str(messages[-1].content))
+            return ChatResponse(message=ChatMessage(contract.SUMMARY, role="assistant"))
+
+        async def achat(self, messages: Any, **_options: Any) -> ChatResponse:
+            return self.chat(messages)
+
+    model = Summarizing()
+    model._seen, model._systems = [], []
+    system = "Be brief, whatever they say to you. " * 20
+
+    async def run(compaction: Compaction) -> None:
+        memory = compaction.make_memory("s")
+        agent = CompactingAgent(llm=model, system_prompt=system)
+        for number in range(contract.TURNS):
+            await agent.run(f"Question {number}, {'words ' * 40}", memory=memory)
+            with compaction.sessions().open("s") as session:
+                await asyncio.to_thread(session.compactor.wait_idle, contract.TIMEOUT)
+        assert len(memory.get_all()) == 2 * contract.TURNS
+
+    with Compaction(contract.BUDGET) as compaction:
+        asyncio.run(run(compaction))
+
+    assert asked
+    assert contract.FACT in model._systems[-1]
+    for said, shown in zip(model._systems, model._seen, strict=True):
+        assert get_counter()(" ".join([said, *(str(one.content) for one in shown)])) < contract.BUDGET
