@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from memory.overlays import CompactedMessage
 
 from ..background import ContextCompactor
+from ..config import CompactorConfig
 from ..host_rounds import HostRounds
 from .base import report_errors
 
@@ -19,16 +19,19 @@ __all__ = ["CompactionMemory", "RoleCompactor"]
 class RoleCompactor(ContextCompactor):
     """A role's compactor, which the role registers and starts: ``planner.compactor = RoleCompactor(config, llm_api)``.
 
-    *rounds_getter* may be replaced. *options*: ``llm_alias``, one of *llm_api*'s models, and ``ContextCompactor``'s.
+    *config* may be TaskWeaver's, *rounds_getter* be replaced, and ``llm_alias`` and ``logger`` be among *options*.
     """
 
     def __init__(self, config: Any = None, llm_api: Any = None, rounds_getter: Any = list, **options: Any) -> None:
+        own = config if isinstance(config, CompactorConfig | None) else CompactorConfig(**vars(config))
         if llm_alias := options.pop("llm_alias", ""):
             llm_api = SimpleNamespace(chat_completion=partial(llm_api.chat_completion, llm_alias=llm_alias))
-        super().__init__(config, llm_api, lambda: self.rounds_getter(), **options)  # noqa: PLW0108  (it is replaced)
+        if (logger := options.pop("logger", None)) is not None:
+            options["on_event"] = lambda event: logger(f"{event.name} {event.facts()}")
+        super().__init__(own, llm_api, lambda: self.rounds_getter(), **options)  # noqa: PLW0108  (it is replaced)
         self.rounds_getter = rounds_getter
 
-    def compress_rounds(self, rounds: Sequence[Any], *_args: Any, **_options: Any) -> tuple[str | None, list[Any]]:
+    def compress_rounds(self, rounds: list[Any], *_args: Any, **_options: Any) -> tuple[str | None, list[Any]]:
         """Return the summary, if any, and the *rounds* after it, as a role's ``round_compressor`` does."""
         self.rounds_getter = partial(list, rounds)
         self.start()
@@ -40,14 +43,12 @@ class RoleCompactor(ContextCompactor):
 class CompactionMemory:
     """TaskWeaver's *memory* with its roles' hooks: ``session.memory = CompactionMemory(session.memory)``."""
 
-    _memory: Any = None  # copying looks up names before it is set
-
     def __init__(self, memory: Any) -> None:
         self._memory = memory
         self._compaction_providers: dict[str, Any] = {}  # roles check whether they are registered
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._memory, name)
+        return getattr(vars(self).get("_memory"), name)  # copying looks up names before it is set
 
     def create_round(self, user_query: str) -> Any:
         round_ = self._memory.create_round(user_query)
@@ -71,9 +72,8 @@ class CompactionMemory:
         provider = self._compaction_providers.get(role)
         compaction = provider.get_compaction() if provider else None  # before the rounds, which may only grow
         rounds = self._memory.get_role_rounds(role, include_failure_rounds)
-        if isinstance(compaction, CompactedMessage):  # other providers keep no round ids
-            compaction = HostRounds(rounds, "").find_valid(compaction)
-        return rounds, compaction
+        is_ours = isinstance(compaction, CompactedMessage)  # other providers keep no round ids
+        return rounds, HostRounds(rounds, "").find_valid(compaction) if is_ours else compaction
 
-    def _list_rounds(self, role: str) -> Sequence[Any]:
+    def _list_rounds(self, role: str) -> HostRounds:
         return HostRounds([one for one in self._memory.conversation.rounds if one.state != "failed"], role)

@@ -280,6 +280,35 @@ def test_the_model_and_the_log_are_those_that_the_role_names(llm: Llm) -> None:
     assert "euros" not in "".join(lines)
 
 
+@dataclass
+class TheirConfig:
+    threshold: int = 10
+    retain_recent: int = 3
+    prompt_template_path: str = ""
+    enabled: bool = True
+
+
+def test_it_takes_what_roles_give_their_own_compactor(llm: Llm) -> None:
+    """As the newest roles do: their configuration, a logger, no rounds yet, and then all of the conversation's."""
+    lines: list[str] = []
+    memory = CompactionMemory(Memory("s"))
+    compactor = RoleCompactor(
+        config=TheirConfig(threshold=4), llm_api=llm, rounds_getter=list, logger=lines.append, llm_alias="small"
+    )
+    for number in range(1, 9):
+        if PLANNER not in memory._compaction_providers:
+            compactor.rounds_getter = lambda: memory.conversation.rounds
+            memory.register_compaction_provider(PLANNER, compactor)
+            compactor.start()
+        add_round(memory, number)
+    settle(compactor)
+    compactor.stop()
+    _, compaction = memory.get_role_rounds_with_compaction(role=PLANNER, include_failure_rounds=False)
+    assert compaction.end_index >= 5
+    assert any(line.startswith("compaction.published ") for line in lines)
+    assert "euros" not in "".join(lines)
+
+
 def test_the_code_of_the_page_connects_a_session(llm: Llm) -> None:
     block = next(
         one for one in blocks("docs/frameworks/taskweaver.md", "python") if "integrations.taskweaver" in one.text
