@@ -114,8 +114,7 @@ def compact(given: argparse.Namespace, stack: ExitStack, server: Any, workers: i
     store.close()
     called = sorted(called)[len(called) // 10 :]
     rate = (len(called) - 1) / (called[-1] - called[0])
-    # Procrastinate has one job more, for sweeps and retries; as long as there are none, it compacts, too.
-    calls = workers * (given.concurrency + (given.engine == "procrastinate"))
+    calls = workers * given.concurrency
     of_workers = sum(used[:workers]) - workers * before[0]
     return {
         "workers": workers,

@@ -31,9 +31,7 @@ def work(
     role: Annotated[list[str] | None, make_option("ROLE", "An agent to compact for; may be repeated.")] = None,
     budget: Annotated[int | None, make_option("N", "Tokens of the prompts, as hosts compose them.", min=1)] = None,
     config: Annotated[str | None, make_option("FILE", "Settings of the compactors, as JSON.")] = None,
-    concurrency: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Jobs at once (Procrastinate: one more for sweeps).")
-    ] = 4,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs at once.")] = 4,
     drain: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Procrastinate: what jobs get on SIGTERM.")
     ] = 30.0,

@@ -23,7 +23,9 @@ from .priority import FIRST, Priorities
 
 __all__ = ["ProcrastinateDispatcher", "make_app", "work"]
 
-QUEUE, COMPACT, SWEEP, RESCUE = "compactor", "compactor.compact", "compactor.sweep", "compactor.rescue"
+QUEUE, COMPACT = "compactor", "compactor.compact"
+#: Sweeps and rescues have a queue and a worker of their own, so that they wait for no call.
+UPKEEP, SWEEP, RESCUE = "compactor.upkeep", "compactor.sweep", "compactor.rescue"
 #: Seconds between two heartbeats of a worker, and seconds without one after which it counts as dead.
 HEARTBEAT, STALLED = 1.0, 4.0
 #: Maximum seconds between two polls for scheduled jobs.
@@ -115,40 +117,58 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
             await run_in_thread(partial(dispatcher.due, unescape(session), unescape(role), at))
 
     @app.periodic(cron="* * * * *")
-    @app.task(name=SWEEP, queue=QUEUE, queueing_lock=SWEEP)
+    @app.task(name=SWEEP, queue=UPKEEP, queueing_lock=SWEEP)
     async def sweep(timestamp: int) -> None:  # noqa: ARG001  (Procrastinate gives it)
         await run_in_thread(partial(worker.sweep, dispatcher))
 
     @app.periodic(cron="* * * * * */2")  # the sixth field is seconds
-    @app.task(name=RESCUE, queue=QUEUE, queueing_lock=RESCUE, pass_context=True)
+    @app.task(name=RESCUE, queue=UPKEEP, queueing_lock=RESCUE, pass_context=True)
     async def rescue(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
         jobs = context.app.job_manager
-        for job in await jobs.get_stalled_jobs(queue=QUEUE, seconds_since_heartbeat=STALLED):
-            try:
-                await jobs.retry_job(job)
-            except UniqueViolation:  # another job of this role waits already
-                await jobs.finish_job(job, Status.FAILED, delete_job=True)
+        for queue in (QUEUE, UPKEEP):
+            for job in await jobs.get_stalled_jobs(queue=queue, seconds_since_heartbeat=STALLED):
+                try:
+                    await jobs.retry_job(job)
+                except UniqueViolation:  # another such job waits already
+                    await jobs.finish_job(job, Status.FAILED, delete_job=True)
 
     return app
 
 
 async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds: float = 30.0, **options: Any) -> None:
-    """Run jobs, *concurrency* at once and one more, which sweeps and retries need, until SIGTERM or SIGINT. Running
-    jobs then get *drain_seconds* to finish.
+    """Run jobs, *concurrency* at once, until SIGTERM or SIGINT. Running jobs then get *drain_seconds* to finish.
 
     Unfinished jobs return to the queue. *options* are Procrastinate's for a worker.
     """
+    options = {
+        "shutdown_graceful_timeout": drain_seconds,
+        "fetch_job_polling_interval": POLL,
+        "update_heartbeat_interval": HEARTBEAT,
+        "stalled_worker_timeout": STALLED,
+        "delete_jobs": "successful",
+        **options,
+    }
     with ProcrastinateDispatcher(url, max_connections=concurrency + 1) as dispatcher:
         await asyncio.to_thread(dispatcher.create_tables)
-        app = make_app(url, worker, dispatcher)
-        async with app.open_async():
-            await app.run_worker_async(
-                queues=[QUEUE],
-                concurrency=concurrency + 1,  # one more for sweeps and retries
-                shutdown_graceful_timeout=drain_seconds,
-                fetch_job_polling_interval=POLL,
-                update_heartbeat_interval=HEARTBEAT,
-                stalled_worker_timeout=STALLED,
-                delete_jobs="successful",
-                **options,
+        # An app each: its workers share the clocks of sweeps and rescues.
+        workers = [
+            asyncio.ensure_future(_run(make_app(url, worker, dispatcher), queue, **options | more))
+            for queue, more in (
+                (QUEUE, {"concurrency": concurrency}),
+                (UPKEEP, {"install_signal_handlers": False, "listen_notify": False}),
             )
+        ]
+        try:
+            await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in workers:
+                one.cancel()
+            ended = await asyncio.gather(*workers, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+
+async def _run(app: App, queue: str, **options: Any) -> None:
+    async with app.open_async():
+        await app.run_worker_async(queues=[queue], **options)

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarn
 
 
 @contextmanager
-def working(url: str, worker: Any) -> Iterator[None]:
+def working(url: str, worker: Any, concurrency: int = 3) -> Iterator[None]:
     """Run a worker on a thread."""
     loop, task = asyncio.new_event_loop(), None
     started = threading.Event()
@@ -42,7 +42,7 @@ def working(url: str, worker: Any) -> Iterator[None]:
         nonlocal task
         task = asyncio.current_task()
         started.set()
-        await work(url, worker, concurrency=3, drain_seconds=1.0, install_signal_handlers=False)
+        await work(url, worker, concurrency=concurrency, drain_seconds=1.0, install_signal_handlers=False)
 
     def serve() -> None:
         try:
@@ -132,18 +132,57 @@ def test_a_job_of_a_dead_worker_is_taken_over(postgres_url: str, waits: bool) ->
         dispatcher.create_tables()
         dispatcher.due("s", "a")
 
-        async def take_and_die() -> None:
-            async with make_app(postgres_url, worker, dispatcher).open_async() as app:  # type: ignore[arg-type]
-                number = await app.job_manager.register_worker()
-                job = await app.job_manager.fetch_job(queues=None, worker_id=number)
-                assert job is not None
-
-        asyncio.run(take_and_die())
+        take_and_die(postgres_url, dispatcher)
         if waits:
             dispatcher.due("s", "a", datetime.now(UTC) + timedelta(seconds=8))
         with working(postgres_url, worker):
             worker.wait_for(lambda calls: len(calls) == 1)
             assert count_jobs(postgres_url) <= 1, "the one that runs, at most"
+
+
+def take_and_die(url: str, dispatcher: ProcrastinateDispatcher) -> None:
+    """Take a job as a worker does that is then killed."""
+
+    async def take() -> None:
+        async with make_app(url, RecordingWorker(), dispatcher).open_async() as app:  # type: ignore[arg-type]
+            number = await app.job_manager.register_worker()
+            job = await app.job_manager.fetch_job(queues=None, worker_id=number)
+            assert job is not None
+
+    asyncio.run(take())
+
+
+def test_no_more_jobs_run_than_asked_for_and_they_hold_up_no_rescue(postgres_url: str) -> None:
+    """A killed worker repeats no more calls than that, and a call may take minutes."""
+    go_on = threading.Event()
+
+    class Slow(RecordingWorker):
+        def run(self, session: str, role: str) -> Outcome:
+            outcome = super().run(session, role)
+            go_on.wait(SOON)
+            return outcome
+
+    worker = Slow()
+    with ProcrastinateDispatcher(postgres_url) as dispatcher:
+        dispatcher.create_tables()
+        dispatcher.due("of a dead worker", "a")
+        take_and_die(postgres_url, dispatcher)
+        for name in ("s", "t"):
+            dispatcher.due(name, "a")
+        with (
+            working(postgres_url, worker, concurrency=1),
+            psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as connection,
+        ):
+            until = time.monotonic() + SOON
+            while time.monotonic() < until and not go_on.is_set():
+                found = connection.execute(
+                    "SELECT count(*) FROM procrastinate_jobs WHERE (status, task_name) = ('todo', 'compactor.compact')"
+                ).fetchone()
+                if found is not None and found[0] == 2 and worker.calls:
+                    assert [name for name, _, _ in worker.calls] == ["s"]
+                    go_on.set()
+            assert go_on.is_set(), "nobody looked for the dead worker's job"
+            worker.wait_for(lambda calls: len(calls) == 3)
 
 
 def test_what_is_left_at_the_end_is_given_back(postgres_url: str) -> None:
