@@ -311,16 +311,15 @@ class LimitTransaction:
             if not self._wakes(ticket.holder):
                 rows.notify(f"{NOTICES} {ticket.holder}")
 
-    def enqueue_job(self, claim: Claim) -> float | None:
-        """Put *claim* of a job into the queue if no call is free, and return the seconds until it tries again by
-        itself. Return 0.0 if it has a permit, and None if it may ask for one."""
+    def find_job_wait(self, claim: Claim) -> float | None:
+        """Return the seconds until the job of *claim* tries again by itself, if it is queued and no call is free.
+        Return 0.0 if it has a permit, and None if it may evaluate whether it needs one."""
         if claim.key in self.permits:
             return 0.0
-        if Capacity(self._limits, self.permits.values(), {}, self._rows.now).has_free_call(claim):
+        known = self._rows.find(TICKET, claim.key)
+        if known is None or Capacity(self._limits, self.permits.values(), {}, self._rows.now).has_free_call(claim):
             return None
-        if (known := self._rows.find(TICKET, claim.key)) is None:  # else it may know the tokens of its call
-            self._put(TICKET, copy_with(claim, at=self._rows.now))
-        return self._find_retry(claim, known.at if known is not None else self._rows.now)
+        return self._find_retry(claim, known.at)
 
     def _find_retry(self, claim: Claim, at: float) -> float:
         """Return the seconds until a job that waits since *at* runs again, if no process is left to wake it."""

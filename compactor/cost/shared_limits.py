@@ -121,8 +121,8 @@ class SharedLimits:
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        # Held while a job is enqueued. The store runs one transaction at a time: a permit is not to wait behind many.
-        self._enqueuing = threading.Lock()
+        # Held while a job asks. The store runs one transaction at a time: a permit is not to wait behind many.
+        self._asking = threading.Lock()
         self._lock = threading.RLock()  # guards all below it, and the mutable state of tickets
         _LIMITS_BY_HOLDER.pop(self.holder, None)  # in a forked child, the parent's
         self.holder = uuid.uuid4().hex
@@ -151,25 +151,27 @@ class SharedLimits:
             self.compute_cost(model, {"input_tokens": 1, "output_tokens": 1})
         return SharedTicket(self, find_provider(summarizer), model, call)
 
-    def queue_job(self, session: str, role: str, summarizer: Summarizer) -> float | None:
-        """Queue a dispatcher's job if no call is free, and return the seconds until it tries again if nobody wakes it.
-        Return 0.0 if it was woken and has a permit, and None if it may ask for one.
+    def find_job_wait(self, session: str, role: str, summarizer: Summarizer) -> float | None:
+        """Return the seconds until a dispatcher's job tries again if nobody wakes it, if it is queued and no call is
+        free. Return 0.0 if it was woken and has a permit, and None if it may ask for one.
 
-        Called before the session is opened: to open it and to be refused then takes five times as long.
+        Called before the session is opened: to open it and to be refused then takes five times as long. A job gets into
+        the queue only after that, once it is known to be due: else it would get a permit that it does not need.
         """
         if self.dispatcher is None or getattr(summarizer, "deterministic", False):
             return None
         claim = self.make_ticket(summarizer, bool).take_permit(session, role).ticket.claim
-        with self._enqueuing:
-            wait = self._store.change_limits(lambda rows: self._begin(rows).enqueue_job(claim))
+        with self._asking:
+            wait = self._store.change_limits(lambda rows: self._begin(rows).find_job_wait(claim))
         if wait:
             self._schedule_heartbeat(Admission(is_queued=True))
             self._listen(claim.holder)
         return wait
 
     def withdraw_job(self, session: str, role: str) -> None:
-        """Give back the permit of a job that was woken and asked no model."""
-        self._settle([_make_job_key(session, role)])
+        """Take a job that needs no model now out of the queue, and give back its permit."""
+        if self.dispatcher is not None:
+            self._settle([_make_job_key(session, role)])
 
     def status(self) -> LimitsStatus:
         """Return the state of the limits over all processes. Raises ``StoreError`` if the store fails."""

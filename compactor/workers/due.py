@@ -70,8 +70,8 @@ def run_due(
 
     *settings*, *summarizer* and *options* are those of the role's compactor (``ContextCompactor``), and *budget* is the
     maximum tokens of its prompts; the rest is in the log. After a failure, no model is asked before the retry time
-    recorded in the log. While shared limits leave no call free, the session is not even opened. Any number of processes
-    may call this at once: one of them compacts, and the others return when its lease ends. A call that outlasts
+    recorded in the log. While it waits for a call under shared limits, the session is not even opened. Any number of
+    processes may call this at once: one of them compacts, and the others return when its lease ends. A call that outlasts
     ``call_timeout`` counts as failed, and occupies this thread until it ends.
 
     Raises ``StoreError`` if the store cannot be read or written, and ``ConfigError`` for wrong settings.
@@ -80,18 +80,19 @@ def run_due(
     require("session", session, str, "the session's name, as a text")
     require_role(role)
     failures = find_failures(store, session, role)
-    clock = options.get("clock") or SYSTEM_CLOCK
+    clock, limits, wait = options.get("clock") or SYSTEM_CLOCK, options.get("limits"), None
+    shared = None if isinstance(limits, Limits) else limits
     if failures.retry_at is not None and (left := (failures.retry_at - clock.now()).total_seconds()) > 0:
+        if shared is not None:
+            shared.withdraw_job(session, role)
         return Outcome(reason=BACKING_OFF, retry_in=left)
     config = (settings if settings is not None else Settings()).for_role(role)
     if budget is not None:
         config = config.with_defaults(max_tokens=check_whole_number("budget", budget, 1))
-    limits, wait = options.get("limits"), None
-    shared = None if isinstance(limits, Limits) else limits
     if shared is not None:
         if summarizer is None and (summarizer := options.pop("llm_api", None)) is None:
             summarizer = find_summarizer(config)
-        if wait := shared.queue_job(session, role, as_summarizer(summarizer)):
+        if wait := shared.find_job_wait(session, role, as_summarizer(summarizer)):
             events = EventLog(clock, 1, session)
             if (hook := options.get("on_event")) is not None:
                 events.add(hook, (Event,))

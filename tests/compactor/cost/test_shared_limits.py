@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from scene import CONFIG, PRICES, ROLE, add_round, end_of, memory_of, of_kind, on_command
 
 from compactor import (
+    CompactorConfig,
     ConfigError,
     ContextCompactor,
     InMemoryStore,
@@ -43,7 +44,7 @@ from compactor.cost.admission import GRANT_SECONDS, SAFETY_SECONDS
 from compactor.cost.shared_limits import SharedPermit, SharedTicket, find_provider
 from compactor.journal import LEASE_SECONDS
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.workers import Worker, run_due
+from compactor.workers import Outcome, Worker, run_due
 from memory import Memory, Store, StoreDamaged, StoreUnreachable
 from memory.events import Event
 from memory.stores import join_name
@@ -923,41 +924,64 @@ def test_a_job_that_may_not_ask_ends_and_comes_again_when_there_is_room(store: S
     assert held.ticket.limits.status() == LimitsStatus(0, 0, 0.0, 0.0)
 
 
-def test_a_job_is_refused_before_its_session_is_opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_job(store: Store, limits: SharedLimits, session: str, threshold: int = 7, **more: Any) -> Outcome:
+    settings = Settings(CompactorConfig(threshold=threshold, retain_recent=3))
+    return run_due(store, session, ROLE, settings=settings, summarizer=ScriptedSummarizer(), limits=limits, **more)
+
+
+def test_a_queued_job_is_refused_before_its_session_is_opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has many jobs is not to use up the workers' time. The hooks hear of it all the same."""
     limits = SharedLimits(store, ONE, dispatcher=Jobs())
     write(store, "s")
     assert Actor(limits, "t").ask() is None
+    assert run_job(store, limits, "s").reason == Skip.LIMITED
     told = list[Event]()
     with monkeypatch.context() as patch:
         patch.setattr("compactor.workers.due.Memory", lambda *_, **__: pytest.fail("it was opened"))
-        outcome = run_due(store, "s", ROLE, summarizer=ScriptedSummarizer(), limits=limits, on_event=told.append)
+        outcome = run_job(store, limits, "s", on_event=told.append)
     assert (outcome.reason, outcome.retry_in) == (Skip.LIMITED, SAFETY_SECONDS)
     (skipped,) = told
     assert isinstance(skipped, Skipped)
     assert (skipped.session, skipped.role, skipped.reason) == ("s", ROLE, Skip.LIMITED)
 
 
-def test_a_job_that_was_woken_and_needs_no_model_gives_its_permit_back(store: Store) -> None:
+def test_only_what_is_due_waits_for_a_call(store: Store) -> None:
+    """A sweep enqueues sessions of which nobody knows that: they are to take no turns of others."""
+    limits = SharedLimits(store, ONE, dispatcher=Jobs())
+    assert Actor(limits, "t").ask() is None
+    for name in ("nothing due", "due"):
+        write(store, name)
+    assert run_job(store, limits, "nothing due", threshold=100).reason == Skip.BELOW_TRIGGER
+    assert limits.status().queued == 0
+    assert run_job(store, limits, "due").reason == Skip.LIMITED
+    assert limits.status().queued == 1
+
+
+@pytest.mark.parametrize("why", ["nothing is due", "it backs off"])
+def test_a_job_that_was_woken_and_needs_no_model_gives_its_permit_back(store: Store, why: str) -> None:
     """At once: the next one need not wait until it is not taken in time."""
     limits = SharedLimits(store, ONE, dispatcher=(jobs := Jobs()))
     held = Actor(limits, "t")
     assert held.ask() is None
-    run = partial(run_due, store, role=ROLE, summarizer=ScriptedSummarizer(), limits=limits)
-    for name in ("nothing due", "u"):
-        assert run(name).reason == Skip.LIMITED
+    for name in ("s", "u"):
+        write(store, name)
+        assert run_job(store, limits, name).reason == Skip.LIMITED
+    if why == "it backs off":  # since another process, without these limits, was refused
+        run_due(store, "s", ROLE, settings=Settings(CONFIG), summarizer=ScriptedSummarizer([ConnectionError("no")]))
     held.end()
-    assert run("nothing due").published is None
-    assert [*dict.fromkeys(session for session, _ in jobs.asked)] == ["nothing due", "u"]
+    assert [*dict.fromkeys(session for session, _ in jobs.asked)] == ["s"]
+    outcome = run_job(store, limits, "s", threshold=100)
+    assert outcome.reason == ("backing_off" if why == "it backs off" else Skip.BELOW_TRIGGER)
+    assert [*dict.fromkeys(session for session, _ in jobs.asked)] == ["s", "u"]
 
 
 def test_a_job_that_was_woken_and_raises_gives_its_permit_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = SharedLimits(store, ONE, dispatcher=(jobs := Jobs()))
     held = Actor(limits, "t")
     assert held.ask() is None
-    run = partial(run_due, store, role=ROLE, summarizer=ScriptedSummarizer(), limits=limits)
     for name in ("damaged", "u"):
-        assert run(name).reason == Skip.LIMITED
+        write(store, name)
+        assert run_job(store, limits, name).reason == Skip.LIMITED
     held.end()
 
     def refuse(*_args: object, **_options: object) -> Memory:
@@ -965,7 +989,7 @@ def test_a_job_that_was_woken_and_raises_gives_its_permit_back(store: Store, mon
 
     monkeypatch.setattr("compactor.workers.due.Memory", refuse)
     with pytest.raises(StoreDamaged):
-        run("damaged")
+        run_job(store, limits, "damaged")
     assert [*dict.fromkeys(session for session, _ in jobs.asked)] == ["damaged", "u"]
 
 
