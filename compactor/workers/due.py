@@ -71,8 +71,8 @@ def run_due(
     *settings*, *summarizer* and *options* are those of the role's compactor (``ContextCompactor``), and *budget* is the
     maximum tokens of its prompts; the rest is in the log. After a failure, no model is asked before the retry time
     recorded in the log. While it waits for a call under shared limits, the session is not even opened. Any number of
-    processes may call this at once: one of them compacts, and the others return when its lease ends. A call that outlasts
-    ``call_timeout`` counts as failed, and occupies this thread until it ends.
+    processes may call this at once: one of them compacts, and the others return when its lease ends. A call that
+    outlasts ``call_timeout`` counts as failed, and occupies this thread until it ends.
 
     Raises ``StoreError`` if the store cannot be read or written, and ``ConfigError`` for wrong settings.
     """

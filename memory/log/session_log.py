@@ -326,6 +326,11 @@ class Log:
                     self._to_erase[entry.number] = entry.round
                 self._own_entries -= {entry.id}
 
+    @property
+    def has_unfinished_redactions(self) -> bool:
+        """Whether the store still has texts that the log says are erased: opening the log could not erase them."""
+        return bool(self._to_erase)
+
     def _erase(self, *rounds: int) -> None:
         """Erase texts from the store that the log says are erased, in *rounds* and in unfinished redactions: from the
         index, then from overlays, then from posts."""

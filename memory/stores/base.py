@@ -197,13 +197,15 @@ class Store(ABC):
         Call ``delete_files`` first: it removes the session's files outside the store.
         """
 
-    def evict(self, session: str, number: int, id: str) -> bool:  # noqa: A002, ARG002  (the field's name in the log)
+    def evict(self, session: str, number: int, id: str, *, lease_name: str = "", holder: str = "") -> bool:  # noqa: A002, ARG002  (the field's name in the log)
         """Erase a session whose log ends with entry *number* of that *id*, and return whether it did. Its files stay:
         the log is elsewhere, in an archive.
 
-        In one transaction: whoever appends meanwhile either keeps the session, or writes to none. If the outcome is not
-        known, raise: where this returns False, the caller deletes what it has archived. This default raises
-        ``StoreError``: a store without it takes part in no archive.
+        In one transaction: whoever appends meanwhile either keeps the session, or writes to none. With a *lease_name*,
+        only if *holder* has that lease, expired or not, and still has it when the session is erased: else another
+        process may have archived the session, or restored it since. If the outcome is not known, raise: where this
+        returns False, the caller deletes what it has archived. This default raises ``StoreError``: a store without it
+        takes part in no archive.
         """
         raise StoreError(
             "this store cannot let a session go without losing what is written to it meanwhile: implement evict(), or"

@@ -127,6 +127,10 @@ _TAKE_LEASE = """INSERT INTO compactor_leases AS l (session, name, holder, expir
     WHERE l.holder IN (excluded.holder, '') OR l.expires <= {now} OR :take_over"""
 _LEASE_LEFT = "SELECT expires - {now} FROM compactor_leases WHERE session = :session AND name = :name"
 _RELEASE = text("DELETE FROM compactor_leases WHERE session = :session AND name = :name AND holder = :holder")
+# Locks the lease until the end of the transaction.
+_LOCK_LEASE = text(
+    "UPDATE compactor_leases SET holder = holder WHERE session = :session AND name = :name AND holder = :holder"
+)
 # A lease without a holder is anybody's, though it has not expired.
 _TAKE_EXPIRED = """UPDATE compactor_leases SET holder = '', expires = {now} + :seconds
     WHERE name = :name AND expires <= {now} AND session IN (SELECT key FROM compactor_sessions)
@@ -386,14 +390,17 @@ class SqlStore(Store):
             self._merge_texts()
         self._connections.write(self._dialect.finish_erasing)
 
-    def evict(self, session: str, number: int, id: str) -> bool:  # noqa: A002
+    def evict(self, session: str, number: int, id: str, *, lease_name: str = "", holder: str = "") -> bool:  # noqa: A002
         key, tried = make_key(session), False
+        lease = {"session": key, "name": make_key(lease_name), "holder": make_key(holder)}
 
         def erase(connection: Connection) -> tuple[bool, bool]:
             nonlocal tried
             found = find_session(connection, key, lock=True)  # no append comes between the look and the end
             if found is None:
                 return tried, tried  # repeated because the connection broke: the first attempt was committed
+            if lease_name and not connection.execute(_LOCK_LEASE, lease).rowcount:
+                return False, False
             end = connection.execute(_END_AND_ID, {"key": key}).first()
             if end is None or (int(end.number), end.id) != (number, escape(id)):
                 return False, False

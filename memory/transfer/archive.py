@@ -107,7 +107,7 @@ def _archive(store: Store, storage: Storage, session: str, cutoff: datetime) -> 
     """Move one session to the archive. Return None, or the reason why it was not moved."""
     key = make_archive_key(session)
     try:
-        with _hold_lease(store, session) as renew_lease:
+        with _hold_lease(store, session) as (holder, renew_lease):
             head = _make_head(store, session, cutoff)
             archived = _read_head(storage, key)
             if archived is not None and not _has_entire_log(store, archived):
@@ -125,11 +125,12 @@ def _archive(store: Store, storage: Storage, session: str, cutoff: datetime) -> 
             if _read_head(storage, key) != head:  # the archive was expired or purged in between
                 return "busy"
             renew_lease()
-            if store.evict(session, head.entries, head.last):
+            lease = {"lease_name": _LEASE, "holder": holder} if "leasing" in store.capabilities else {}
+            if store.evict(session, head.entries, head.last, **lease):
                 return None
-            # The store keeps the session, so delete the object: later redactions would not reach it. But if this
-            # process slept until its lease expired, another may have archived the session: then the object is the only
-            # copy.
+            # The store keeps the session, or it was purged, so delete the object: later redactions would not reach it.
+            # But if this process slept until its lease expired, another may have archived the session: then the object
+            # is the only copy.
             if _read_head(storage, key) == head:
                 storage.delete(key)
             return "gone" if store.get_extent(session) is None else "active"
@@ -145,7 +146,7 @@ def _make_head(store: Store, session: str, cutoff: datetime) -> ArchivedSession:
     try:
         redactions = next(iter(store.read_kinds(session, list_kinds(PostRedacted))), None)
         # Opening the log finishes an interrupted redaction, so that erased text does not get into the archive.
-        if redactions is not None and Log(session, store, utc_now)._to_erase:
+        if redactions is not None and Log(session, store, utc_now).has_unfinished_redactions:
             raise NotArchived("unreadable")
         extent = store.get_extent(session)
         last = None if extent is None else next(store.read(session, extent.number - 1, 1), None)
@@ -180,7 +181,7 @@ def restore_session(
     another process archives or restores the session.
     """
     store, name, key = adapt_store(store), session if session_id is None else session_id, make_archive_key(session)
-    with convert_errors(where), _hold_lease(store, session) as renew_lease:
+    with convert_errors(where), _hold_lease(store, session) as (_, renew_lease):
         storage = open_storage(where)
         refuse_existing(store, name)
         try:
@@ -195,7 +196,7 @@ def restore_session(
             for value in reader.read_entries():
                 renew_lease()
                 entry = parse_entry(value)
-                validator.check(entry)
+                validator.add(entry)
                 entries.add(entry)
             append_session(store, name, entries)
         if not keep and not store.is_resident:
@@ -276,8 +277,11 @@ def expire_archive(
 
 
 @contextmanager
-def _hold_lease(store: Store, session: str) -> Iterator[Callable[[], None]]:
-    """Hold the lease of *session*, and yield a function that renews it. Raises ``StoreBusy`` if another holds it."""
+def _hold_lease(store: Store, session: str) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Hold the lease of *session*; yield its holder and a function that renews it.
+
+    Raises ``StoreBusy`` if another holds it.
+    """
     holder, renewed_at = make_id(), time.monotonic()
     wait = store.lease(session, _LEASE, holder, _LEASE_SECONDS)
     busy = f"another process is archiving or restoring the session {session[:40]!r}; nothing was changed"
@@ -295,7 +299,7 @@ def _hold_lease(store: Store, session: str) -> Iterator[Callable[[], None]]:
         renewed_at = now
 
     try:
-        yield renew_lease
+        yield holder, renew_lease
     finally:
         store.release(session, _LEASE, holder)
 

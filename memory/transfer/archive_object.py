@@ -85,7 +85,7 @@ def write_object(raw: IO[bytes], head: ArchivedSession, store: Store, renew_leas
                 # The body's JSON text is kept exactly as stored.
                 value = {"id": entry.id, "kind": entry.kind, "number": entry.number, "round": entry.round}
                 value |= {"created_at": entry.created_at.isoformat(), "version": entry.version, "body": entry.body}
-                validator.check(parse_entry(value))
+                validator.add(parse_entry(value))
                 write_line(value)
         except (StoreDamaged, NewerVersion) as error:
             raise NotArchived("unreadable") from error

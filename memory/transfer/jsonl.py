@@ -97,7 +97,7 @@ def read_session(
                 raise StoreDamaged(f"line {line} is one more than line 1 says there are; {REMEDY}")
             entry = read_entry(_parse(text, f"line {line}"), f"line {line}")
             try:
-                validator.check(entry)
+                validator.add(entry)
             except StoreDamaged as error:
                 raise StoreDamaged(f"line {line}: {error}") from error
             entries.add(entry)

@@ -80,7 +80,7 @@ def load_memory(
     validator, entries = LogValidator(), []
     for value in values:
         entry = read_entry(value, f"entry {validator.number + 1} of the state")
-        validator.check(entry)
+        validator.add(entry)
         entries.append(entry)
     target = InMemoryStore() if store is None else store
     refuse_existing(target, session)
@@ -212,10 +212,10 @@ class LogValidator:
         self._generations: dict[str, int] = {}
         self._redactions = 0
 
-    def check(self, entry: Entry) -> None:
-        """Check *entry* as the next one, and set the number of its round.
+    def add(self, entry: Entry) -> None:
+        """Add *entry* as the next one, and set the number of its round.
 
-        Raises ``StoreDamaged`` if it does not fit the entries before, ``NewerVersion`` for a body of a newer version.
+        Raises ``StoreDamaged`` if it does not fit those before, ``NewerVersion`` for a body of a newer version.
         """
         if entry.number != self.number + 1:
             raise StoreDamaged(

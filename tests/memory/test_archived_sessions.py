@@ -367,14 +367,14 @@ def test_a_process_that_slept_deletes_no_object_of_another(
     name = "append" if restoring else "evict"
     original = getattr(kind, name)
 
-    def late(self: Any, *call: Any) -> Any:
+    def late(self: Any, *call: Any, **more: Any) -> Any:
         if slept:
-            return original(self, *call)
+            return original(self, *call, **more)
         slept.append(True)
-        done = original(self, *call) if restoring else None
+        done = original(self, *call, **more) if restoring else None
         free(store)
         assert move(store, where) == (["s"], {})
-        return done if restoring else original(self, *call)
+        return done if restoring else original(self, *call, **more)
 
     monkeypatch.setattr(kind, name, late)
     if restoring:
@@ -384,6 +384,41 @@ def test_a_process_that_slept_deletes_no_object_of_another(
     monkeypatch.undo()
     assert (list(store.sessions()), names(where)) == ([], ["s"])
     restore_session(store, where, "s")
+    assert letters(store) == log
+
+
+@pytest.mark.parametrize("wakes", ["after a restore", "before the other evicts"])
+def test_a_process_that_slept_before_it_evicts_loses_nothing(
+    store: Store, where: str, monkeypatch: pytest.MonkeyPatch, wakes: str
+) -> None:
+    """It slept for minutes, between its last look at its lease and the transaction; another process was faster."""
+    write(store, "s")
+    log, evict, slept = letters(store), type(store).evict, list[bool]()
+
+    def wake_up(*call: Any, **more: Any) -> None:
+        slept.append(evict(*call, **more))
+
+    def late(*call: Any, **more: Any) -> bool:
+        if others:
+            others.pop()()
+            return evict(*call, **more)
+        free(store)
+        if wakes == "after a restore":
+            others.append(lambda: None)
+            assert move(store, where).archived == ["s"]
+            restore_session(store, where, "s")
+            wake_up(*call, **more)
+        else:
+            others.append(lambda: wake_up(*call, **more))
+            assert move(store, where).archived == ["s"]
+        return slept[0]
+
+    others = list[Callable[[], None]]()
+    monkeypatch.setattr(type(store), "evict", late)
+    assert move(store, where) == ([], {"s": "active" if wakes == "after a restore" else "gone"})
+    monkeypatch.undo()
+    if wakes != "after a restore":
+        restore_session(store, where, "s")
     assert letters(store) == log
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from ...errors import StoreError
 from ._samples import NAMES, make_entry, run_together
 from .logs import StoreContract
 
@@ -102,6 +103,27 @@ class LeasingStoreContract(StoreContract):
         assert 30 < (two.take_expired("n", 60).next_in or 0) <= 60
         one.release("s", "n", "")
         assert 60 < (two.take_expired("n", 60).next_in or 0) <= 900
+
+    def test_a_session_is_evicted_by_the_holder_of_a_lease(self) -> None:
+        """Though it has expired, unless another has taken it since. Or the store evicts nothing."""
+        one, two = self.store, self.reopen()
+        entry = make_entry()
+        one.append("s", [entry], 0)
+        one.lease("s", "n", "one", 0)
+        try:
+            evicted = [
+                one.evict("s", 1, entry.id, lease_name=name, holder=holder)
+                for name, holder in (("n", "two"), ("other", "one"), ("n", ""))
+            ]
+        except StoreError:
+            assert [found.id for found in two.read("s")] == [entry.id]
+            return
+        two.lease("s", "n", "two", 0)
+        assert not any([*evicted, one.evict("s", 1, entry.id, lease_name="n", holder="one")])
+        assert [found.id for found in two.read("s")] == [entry.id]
+        assert not one.evict("s", 2, entry.id, lease_name="n", holder="two")
+        assert one.evict("s", 1, entry.id, lease_name="n", holder="two")
+        assert one.sessions() == []
 
     def test_leases_of_other_names_and_sessions_are_others(self) -> None:
         """For any text as a name."""
