@@ -432,7 +432,7 @@ class Runner:
         if len(self._calls) >= MAX_ABANDONED:
             raise _make_hang_error(len(self._calls))
         seconds, call_later = self._config.call_timeout, self._clock.call_later
-        timers = [call_later(seconds, partial(self._give_up, run, run))]
+        timers = [call_later(seconds, partial(self._give_up, run))]
         if run.only_evaluates:
             make_room = partial(HOST_EVALUATION_THREADS.replace_thread, threading.current_thread())
             timers.append(call_later(min(HOST_EVALUATION_SECONDS, seconds), make_room))
@@ -705,15 +705,15 @@ class Runner:
             self._notify()
         self._dispatch(run)
 
-    def _give_up(self, run: Run, call: object) -> None:
-        """Treat *call*, or the evaluation of *run* if it is that, as failed. Its thread cannot be stopped: it is left
-        alone, and another takes its place."""
+    def _give_up(self, run: Run, call: object | None = None) -> None:
+        """Treat *call* of *run*, or its evaluation (None), as failed. Its thread cannot be stopped: it is left alone,
+        and another takes its place."""
         seconds, name = self._config.call_timeout, "summarizer"
         with self._lock:
-            ended = run.compacting if call is run else call not in self._calls
+            ended = run.compacting if call is None else call not in self._calls
             if ended or not self._close(run):  # just now
                 return
-            if call is run:
+            if call is None:
                 self._calls[run], name = time.monotonic() - seconds, "host's trigger, getter or other callable"
             outlived, self._thread = self._thread, None
             thread = self._get_own_thread()  # None with an executor, all of whose slots may hang like this one

@@ -35,7 +35,7 @@ MAX_ALIKE, MAX_ENTRIES = 20, 20_000
 MAX_LISTED, MAX_READ = 500, 200
 PREFIX = "unnamed-"
 #: A value of ``_Session.own_from``: no message is its own, and only a history that begins with all of it finds it.
-NEVER = sys.maxsize
+OWNS_NOTHING = sys.maxsize
 _NAME = re.compile(PREFIX + r"[0-9a-f]{4}-([0-9]+)-[0-9a-f]{32}")
 
 
@@ -153,8 +153,8 @@ class UnnamedSessions:
                 if self._by_latest.get(session.latest) is session and newest >= 0:  # older messages are back
                     session.own_from += max((newest + SIZE - len(session.prints)) // SIZE, 0)
                     return self._by_latest.pop(session.latest)
-                session.own_from = NEVER  # two conversations continue it: shared messages prove nothing now
-                new = history.make_session(NEVER)
+                session.own_from = OWNS_NOTHING  # two conversations continue it: shared messages prove nothing now
+                new = history.make_session(OWNS_NOTHING)
                 self._claimed.add(new.id)
                 return new
         return None
