@@ -53,6 +53,9 @@ def serve(
     files: Annotated[
         str | None, make_option("DIR", "Folder of the files of /context_offload.", "--files", envvar="COMPACTOR_FILES")
     ] = None,
+    archive: Annotated[
+        str | None, make_option("WHERE", "The archive of the sessions: they are erased there, too.", "--archive")
+    ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Play a made-up session, in memory, and keep nothing.")] = False,
 ) -> None:
     """Serve sessions over HTTP: a REST interface, a proxy before a model's endpoint, and a page that shows them.
@@ -69,6 +72,7 @@ def serve(
     given: dict[str, Any] = {"store": store, "host": host, "port": port, "budget": budget}
     given |= {"upstreams": dict(map(_parse_upstream, upstream or ())), "roles": tuple(role) if role else None}
     given |= {"proxied": proxied, "max_body": max_body, "rate": rate or None, "store_dir": files or None}
+    given |= {"archive": archive}
     settings = make_settings(config, hosts=tuple(allow_host or ()), **given)
     if rate == 0:
         settings = copy_with(settings, rate=None)

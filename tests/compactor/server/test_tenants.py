@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +22,9 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from compactor import CompactorConfig, InMemoryStore
 from compactor.server import ServerSettings, create_app
+from memory import Memory, open_store
+from memory.stores import join_name
+from memory.transfer.archive import archive_sessions, list_archive, purge_archived, restore_session
 
 ALICE, BOB = "alice-token-0123456789", "bob-token-0123456789"
 SECRET = "The launch code is 4711."
@@ -123,3 +130,49 @@ def test_events_of_another_tenant_are_not_heard(app: FastAPI) -> None:
             assert client.get(path.replace("{session_id}", "theirs")).status_code == 200
     assert len(heard) == len(paths) >= 2
     assert {tenant for tenant, _ in heard} == {"bob"}
+
+
+def test_nothing_of_a_tenant_is_left_where_the_server_knows_the_archive(tmp_path: Path) -> None:
+    """Not in the database nor in an object, wherever each of its sessions is; another tenant keeps its own."""
+    database, where = tmp_path / "chat.db", tmp_path / "archive"
+    settings = ServerSettings(
+        store=f"sqlite:///{database}",
+        archive=str(where),
+        tokens={"alice": SecretStr(ALICE), "bob": SecretStr(BOB)},
+        store_dir=tmp_path / "files",
+        config=CompactorConfig(threshold=1_000),
+    )
+    sessions = [(tenant, name) for tenant in ("alice", "bob") for name in ("archived", "in both", "here")]
+    with closing(open_store(settings.store)) as store:
+        for tenant, name in sessions:
+            memory = Memory(join_name(tenant, name), store=store)
+            memory.append({"role": "user", "content": f"The code of {tenant} is {tenant}-4711."})
+        later, away = datetime.now(UTC) + timedelta(days=2), [join_name(*one) for one in sessions if one[1] != "here"]
+        assert archive_sessions(store, where, timedelta(days=1), now=later, sessions=away).archived == sorted(away)
+        for tenant in ("alice", "bob"):
+            restore_session(store, where, join_name(tenant, "in both"), keep=True)
+    with TestClient(create_app(settings), "http://127.0.0.1", headers={"authorization": f"Bearer {ALICE}"}) as client:
+        for tenant, name in sessions:
+            assert client.delete(f"/api/sessions/{name}").status_code == (204 if tenant == "alice" else 404)
+    assert {one.tenant for one in list_archive(where)} == {"bob"}
+    left = b"".join(file.read_bytes() for file in tmp_path.glob("chat.db*"))
+    left += b"".join(gzip.decompress(file.read_bytes()) for file in where.rglob("*.gz*"))
+    assert (b"alice-4711" in left, b"bob-4711" in left) == (False, True)
+
+
+def test_a_session_that_is_restored_while_it_is_erased_is_erased(tmp_path: Path, monkeypatch: Any) -> None:
+    """Between the look at the store and that at the archive."""
+    store, where = InMemoryStore(), tmp_path / "archive"
+    Memory("s", store=store).append({"role": "user", "content": SECRET})
+    later = datetime.now(UTC) + timedelta(days=2)
+    archive_sessions(store, where, timedelta(days=1), now=later)
+
+    def restored(place: Any, session: str) -> bool:
+        restore_session(store, where, session, keep=True)
+        return purge_archived(place, session)
+
+    monkeypatch.setattr("compactor.server.rest.purge_archived", restored)
+    app = create_app(ServerSettings(archive=str(where), store_dir=tmp_path), store=store)
+    with TestClient(app, "http://127.0.0.1") as client:
+        assert client.delete("/api/sessions/s").status_code == 204
+    assert (list(store.sessions()), list(list_archive(where))) == ([], [])
