@@ -234,17 +234,19 @@ class SessionView(BaseModel):
     states: dict[str, str] = STATES
 
 
-def find_roles(memory: Memory) -> list[str]:
-    """Return the roles with publications, and the roles in the newest rounds."""
+def find_roles(memory: Memory, preferred: Sequence[str] = ()) -> list[str]:
+    """Return the roles with publications, and the roles in the newest rounds: the *preferred* ones first, then those
+    with publications."""
     now, rounds = memory.snapshot, memory.conversation.rounds
-    roles = {*now.journals, *now.reductions, *now.usages, *now.prepared}
+    published = {*now.journals, *now.reductions, *now.usages, *now.prepared}
+    roles = set(published)
     for round_ in rounds[-ROUNDS_SEARCHED:]:
         for post in round_.post_list:
             roles |= {post.send_from, post.send_to}.difference(SPEAK_FOR_NO_AGENT)
-    return sorted(roles)
+    return sorted(roles, key=lambda role: (role not in preferred, role not in published, role))
 
 
-def describe_session(memory: Memory) -> SessionView:
+def describe_session(memory: Memory, preferred: Sequence[str] = ()) -> SessionView:
     now = memory.snapshot
     return SessionView(
         session=memory.session_id,
@@ -254,7 +256,7 @@ def describe_session(memory: Memory) -> SessionView:
         failed=sorted(now.failed),
         undone=[one for one in now.hidden if one not in now.failed],
         pins=list(memory.pins()),
-        roles=find_roles(memory),
+        roles=find_roles(memory, preferred),
     )
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, HTTPException, Response
+from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel
 
-from memory import Memory
 from memory.rounds import copy_with
-from memory.stores import SessionRow, Store
-from memory.stores.tenants import split_name
 
 from ..inspector.page import FILES, POLICY, make_page, read_file
 from ..inspector.views import (
@@ -26,34 +22,13 @@ from ..inspector.views import (
     SessionView,
     SummaryView,
     describe_session,
-    find_roles,
 )
 from .access import Tenant
 from .metrics import may_read_all
+from .session_list import PAGE, Order, SessionList, SessionsPage
 from .state import ServerState
 
-#: Sessions on one page of the list, and sessions whose figures are cached.
-MAX_LISTED, MAX_CACHED = 50, 2_000
 ViewName = Literal["series", "generations", "decisions", "rejected"]
-
-
-class SessionStats(BaseModel):
-    """A session in the list. Figures are None until somebody has spoken in it."""
-
-    session: str
-    rounds: int
-    last_activity: str
-    #: Tokens of the next prompt of ``assistant``, or else of the first role.
-    tokens: int | None = None
-    #: Tokens that models read and wrote for its summaries.
-    spent: int | None = None
-    failures: int | None = None
-
-
-class SessionsPage(BaseModel):
-    sessions: list[SessionStats]
-    #: Cursor of the next page; None: this is the last.
-    after: str | None
 
 
 class ServerStats(BaseModel):
@@ -73,7 +48,8 @@ class ServerStats(BaseModel):
 def make_page_router(state: ServerState) -> APIRouter:
     """Return the routes of the inspector."""
     router = APIRouter(include_in_schema=False)
-    cache: OrderedDict[tuple[str, int], SessionStats] = OrderedDict()
+    settings = state.settings
+    session_list = SessionList(lambda: state.sessions.store, settings.budget, settings.roles)
 
     @router.get("/")
     async def show_page() -> Response:
@@ -86,12 +62,14 @@ def make_page_router(state: ServerState) -> APIRouter:
         return Response(read_file(name), media_type=FILES[name], headers={"cache-control": "no-cache"})
 
     @router.get("/inspect/sessions")
-    def list_sessions(tenant: Tenant, after: str | None = None) -> SessionsPage:
-        rows = state.sessions.store.list_sessions(tenant, after=after, limit=MAX_LISTED, order="activity")
-        return SessionsPage(
-            sessions=[_measure(row, state.sessions.store, cache, state.settings.budget) for row in rows],
-            after=rows[-1].cursor if len(rows) == MAX_LISTED else None,
-        )
+    def list_sessions(
+        tenant: Tenant,
+        order: Order = "activity",
+        search: str = "",
+        after: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
+    ) -> SessionsPage:
+        return session_list.read_page(tenant, order, search, after, limit)
 
     @router.get("/inspect/server")
     def measure_server(tenant: Tenant) -> ServerStats | None:
@@ -115,7 +93,6 @@ def make_page_router(state: ServerState) -> APIRouter:
 
     @contextmanager
     def inspect(tenant: str, session: str, role: str = "") -> Iterator[Inspection]:
-        settings = state.settings
         with state.open(tenant, session) as opened:
             opened.memory.refresh()
             if not opened.memory.snapshot.number:
@@ -125,7 +102,7 @@ def make_page_router(state: ServerState) -> APIRouter:
     @router.get("/inspect/session")
     def inspect_session(tenant: Tenant, session: str) -> SessionView:
         with inspect(tenant, session) as inspection:
-            return copy_with(describe_session(inspection.memory), session=session)
+            return copy_with(describe_session(inspection.memory, settings.roles), session=session)
 
     @router.get("/inspect/role")
     def inspect_role(tenant: Tenant, session: str, role: str) -> RoleView:
@@ -159,25 +136,3 @@ async def _listen(state: ServerState, tenant: str) -> AsyncIterator[bytes]:
     """Yield the tenant's events without their names: the page only needs to know that something changed."""
     async for block in state.hub.listen(tenant):
         yield block.partition(b"\n")[2] if block.startswith(b"event:") else block
-
-
-def _measure(
-    row: SessionRow, store: Store, cache: OrderedDict[tuple[str, int], SessionStats], budget: int
-) -> SessionStats:
-    """Return the figures of one session. They are cached until its log grows."""
-    if (stats := cache.get((row.name, row.entries))) is not None:
-        return stats
-    at = row.last_activity.isoformat()
-    stats = SessionStats(session=split_name(row.name)[1], rounds=row.rounds, last_activity=at)
-    memory = Memory(row.name, store=store)
-    if roles := find_roles(memory):
-        inspection = Inspection(memory, "assistant" if "assistant" in roles else roles[0])
-        usages = [one.usage or {} for one in inspection.list_generations()]
-        stats.rounds = memory.snapshot.total
-        stats.tokens = min(inspection.view.tokens, budget)  # compose omits the rest
-        stats.spent = sum(usage.get(name, 0) for usage in usages for name in ("input_tokens", "output_tokens"))
-        stats.failures = sum(one.name == "compaction.failed" for one in inspection.list_decisions())
-    cache[row.name, row.entries] = stats
-    while len(cache) > MAX_CACHED:
-        cache.popitem(last=False)
-    return stats

@@ -15,66 +15,70 @@ const makeProblem = (error) => el("p", { class: "warn", role: "alert", text: err
 
 // ---- the list of sessions
 
-const ORDERS = {
-  activity: ["last activity", (a, b) => b.last_activity.localeCompare(a.last_activity)],
-  tokens: ["most tokens", (a, b) => (b.tokens ?? -1) - (a.tokens ?? -1)],
-  cost: ["highest cost", (a, b) => (b.spent ?? -1) - (a.spent ?? -1)],
-  failing: ["failing first", (a, b) => (b.failures ?? 0) - (a.failures ?? 0) || b.last_activity.localeCompare(a.last_activity)],
-  name: ["name", (a, b) => a.session.localeCompare(b.session)],
-};
-let order = "activity", wanted = "";
-
-const MAX_LOADED = 1_000, MAX_DRAWN = 500;
+const ORDERS = { activity: "last activity", tokens: "most tokens", cost: "highest cost", failing: "failing first", name: "name" };
+const PAGE = 50;
+let order = "activity", wanted = "", cursors = [null]; // of the pages up to the one that is shown
 
 async function showSessions() {
-  const page = ++shown, rows = new Map();
-  let loading = null; // cursor of the next page
+  const page = ++shown;
+  let request = 0, next = null, timer;
   const body = el("tbody"), note = el("p", { class: "quiet" }), server = el("section", { "aria-label": "The server" });
-  const draw = () => {
-    const words = wanted.toLowerCase();
-    const found = [...rows.values()].filter((one) => one.session.toLowerCase().includes(words)).sort(ORDERS[order][1]);
-    body.replaceChildren(...found.slice(0, MAX_DRAWN).map(makeSessionRow));
-    const many = found.length > MAX_DRAWN ? `${MAX_DRAWN} of ${formatNumber(found.length)}` : formatNumber(found.length);
-    const more = loading === null ? "" : rows.size < MAX_LOADED ? ", more are loading" : `; these are the newest ${formatNumber(rows.size)}`;
-    note.replaceChildren(`${many} sessions${more}`, ...(found.length || !wanted ? [] : [". ", el("a", { href: makeAddress(wanted) }, `Open “${wanted}”`)]));
+  const turn = (to) => {
+    cursors = to;
+    next = null; // the cursor of another page, or of another order
+    table.setAttribute("aria-busy", "true");
+    return update();
   };
+  const newer = el("button", { type: "button", onclick: () => turn(cursors.slice(0, -1)) }, "Previous");
+  const older = el("button", { type: "button", onclick: () => next !== null && turn([...cursors, next]) }, "Next");
   const heads = ["session", "rounds", "next prompt", "paid for summaries", "failures", "last activity (UTC)"];
   const list = el("table", { class: "sessions" }, el("thead", {}, el("tr", {}, heads.map((text) => el("th", { scope: "col", text })))), body);
   const table = el("div", { class: "scroll" }, list);
   const search = el("input", { type: "search", placeholder: "Search sessions", "aria-label": "Search sessions", value: wanted,
-    oninput: (event) => { wanted = event.target.value; draw(); } });
-  const sort = el("select", { "aria-label": "Sort by", onchange: (event) => { order = event.target.value; draw(); } },
-    Object.entries(ORDERS).map(([name, [text]]) => el("option", { value: name, selected: name === order }, text)));
+    oninput: (event) => { wanted = event.target.value; clearTimeout(timer); timer = setTimeout(() => turn([null]), 150); } });
+  const sort = el("select", { "aria-label": "Sort by", onchange: (event) => { order = event.target.value; turn([null]); } },
+    Object.entries(ORDERS).map(([name, text]) => el("option", { value: name, selected: name === order }, text)));
   crumbs.replaceChildren();
-  main.replaceChildren(el("h1", { text: "Sessions" }), server, el("div", { class: "row" }, search, sort), note, table);
-  const load = async (after) => {
-    const found = await get("sessions", after === null ? {} : { after });
-    if (page !== shown) return null;
-    for (const one of found.sessions) rows.set(one.session, one);
-    return found.after;
+  main.replaceChildren(el("h1", { text: "Sessions" }), server, el("div", { class: "row" }, search, sort), note, table, el("div", { class: "row" }, newer, older));
+
+  const draw = (sessions, pending) => {
+    const first = (cursors.length - 1) * PAGE, focused = body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    body.replaceChildren(...sessions.map(makeSessionRow));
+    if (focused) [...body.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus();
+    note.replaceChildren(sessions.length ? `Sessions ${formatNumber(first + 1)} to ${formatNumber(first + sessions.length)}` : wanted ? "0 sessions" : "No more sessions",
+      pending ? `; the figures of ${formatNumber(pending)} are being computed` : "",
+      ...(sessions.length || !wanted ? [] : [". ", el("a", { href: makeAddress(wanted) }, `Open “${wanted}”`)]));
+    newer.hidden = cursors.length === 1;
+    older.hidden = next === null;
+    table.setAttribute("aria-busy", "false");
+    if (!sessions.length && !wanted && cursors.length === 1) table.replaceChildren(makeEmpty(el("p", { text: "No session yet." }), el("p", {}, "Send a first message through the proxy or ", el("code", { text: "POST /api/sessions" }), "; it appears here by itself.")));
+    else if (!list.isConnected) table.replaceChildren(list); // else it would lose the focus
   };
-  refresh = async () => { // new sessions are on the first page
-    const isFirst = !rows.size;
+  async function update() { // a later call replaces this one
+    const mine = ++request, isStale = () => page !== shown || mine !== request;
     try {
-      const [after, figures] = await Promise.all([load(null), get("server")]);
-      if (page !== shown) return;
-      server.replaceChildren(...(figures ? [makeServerFigures(figures)] : []));
-      if (isFirst) loading = after;
-      if (rows.size) {
-        table.replaceChildren(list); // it may show an error, or that there were no sessions
-        draw();
-      }
-      while (isFirst && loading !== null && rows.size < MAX_LOADED && page === shown) {
-        loading = await load(loading);
-        if (page === shown) draw();
-      }
+      let pending;
+      do {
+        const sessions = [];
+        let after = cursors.at(-1);
+        do { // a search answers with what it has found so far
+          const found = await get("sessions", { order, search: wanted, limit: PAGE - sessions.length, ...(after === null ? {} : { after }) });
+          if (isStale()) return;
+          sessions.push(...found.sessions);
+          ({ after, pending } = found);
+          if (after !== null && sessions.length < PAGE) note.textContent = `Searching; ${formatNumber(sessions.length)} found`;
+        } while (after !== null && sessions.length < PAGE);
+        next = after;
+        draw(sessions, pending);
+      } while (pending);
+      const figures = await get("server");
+      if (!isStale()) server.replaceChildren(...(figures ? [makeServerFigures(figures)] : []));
     } catch (error) {
-      if (page === shown) table.replaceChildren(makeProblem(error));
-      return;
+      if (!isStale()) table.replaceChildren(makeProblem(error));
     }
-    if (page === shown && !rows.size) table.replaceChildren(makeEmpty(el("p", { text: "No session yet." }), el("p", {}, "Send a first message through the proxy or ", el("code", { text: "POST /api/sessions" }), "; it appears here by itself.")));
-  };
-  await refresh();
+  }
+  refresh = update;
+  await update();
 }
 
 const makeFigure = (name, value, small) => el("div", {}, el("dt", { text: name }), el("dd", {}, value, small ? el("small", { text: small }) : null));
@@ -445,15 +449,23 @@ window.addEventListener("hashchange", route);
 
 if (file) connection.textContent = `Saved ${formatTime(file.saved)} UTC`;
 else {
-  let isScheduled = false;
+  let isChanged = false, isFollowing = false;
+  const follow = async () => { // many events at once are one refresh
+    isChanged = true;
+    if (isFollowing) return;
+    isFollowing = true;
+    while (isChanged) {
+      await new Promise((done) => setTimeout(done, 400));
+      isChanged = false;
+      try { await refresh(); } catch { /* the next event tries again */ }
+    }
+    isFollowing = false;
+  };
   const source = new EventSource("inspect/events");
   const state = (text, on) => connection.replaceChildren(el("span", { class: on ? "dot on" : "dot" }), text);
   source.onopen = () => state("live", true);
   source.onerror = () => state("not connected", false);
-  source.onmessage = () => { // many at once are one refresh
-    if (isScheduled) return;
-    isScheduled = true;
-    setTimeout(async () => { isScheduled = false; await refresh(); }, 400);
-  };
+  source.onmessage = follow;
+  setInterval(() => { if (!document.hidden) follow(); }, 10_000); // other processes that use the store
 }
 route();

@@ -271,6 +271,35 @@ def test_the_first_session_appears_by_itself(browser: Any) -> None:
         page.get_by_role("link", name="first").wait_for()
 
 
+def test_the_list_reaches_every_session(browser: Any) -> None:
+    """Page by page, in another order, and by name; what is focused stays focused while the page is live."""
+    store = InMemoryStore()
+    for number in range(120):
+        chat(Memory(f"user-{number:03}", store=store), 1 + number % 3)
+    with serve(store) as address, watch(browser) as page:
+        page.goto(address)
+        page.get_by_text("Sessions 1 to 50").wait_for()
+        page.get_by_label("Sort by").select_option("tokens")
+        names = set[str]()
+        for first, last in ((1, 50), (51, 100), (101, 120)):
+            page.locator(".scroll[aria-busy=false]").wait_for()
+            page.get_by_text(f"Sessions {first} to {last}", exact=True).wait_for()
+            names |= set(page.locator("tbody a").all_text_contents())
+            if last < 120:
+                page.get_by_role("button", name="Next").click()
+        assert len(names) == 120
+        assert page.get_by_role("button", name="Next").is_hidden()
+        page.get_by_role("button", name="Previous").click()
+        page.get_by_text("Sessions 51 to 100", exact=True).wait_for()
+        page.get_by_label("Search sessions").fill("USER-119")
+        page.get_by_text("Sessions 1 to 1", exact=True).wait_for()
+        page.get_by_role("link", name="user-119").focus()
+        said = [{"role": "user", "content": "Which hall?"}, {"role": "assistant", "content": "Hall 3."}]
+        page.request.post(f"{address}/api/sessions/user-119/messages", data={"messages": said})
+        page.locator("td[data-name=rounds]", has_text="4").wait_for()
+        assert page.evaluate("document.activeElement.textContent") == "user-119"
+
+
 def test_nobody_without_a_token_sees_anything(browser: Any) -> None:
     """Without a token there is the login alone, and no answer to any question; with it, only the tenant's own."""
     store = InMemoryStore()

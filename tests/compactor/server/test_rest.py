@@ -207,27 +207,6 @@ def test_a_store_that_fails_is_told_as_such(
     assert client.get("/healthz").status_code == 200
 
 
-def test_the_page_lists_all_sessions_part_by_part_with_prompts_within_the_budget(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("compactor.server.page.MAX_LISTED", 2)
-    app = create_app(ServerSettings(store="memory://", budget=200), store=InMemoryStore())
-    with TestClient(app, base_url="http://127.0.0.1:8765") as client:
-        names = [f"session {number}" for number in range(5)]
-        for name in names:
-            said = [{"role": "user", "content": "Which halls?"}, {"role": "assistant", "content": "hall 7, " * 200}]
-            assert client.post(f"/api/sessions/{name}/messages", json={"messages": said}).status_code == 201
-        found, asked = [], 0
-        after: dict[str, str] | None = {}
-        while after is not None:
-            page = client.get("/inspect/sessions", params=after).json()
-            found += page["sessions"]
-            after = {"after": page["after"]} if page["after"] else None
-            asked += 1
-    assert (sorted(one["session"] for one in found), asked) == (names, 3)
-    assert {(one["tokens"], one["spent"], one["failures"]) for one in found} == {(200, 0, 0)}
-
-
 def test_the_page_tells_what_the_server_does_to_those_who_may_know(client: TestClient) -> None:
     """A tenant among others does not see what all of them do."""
     assert client.get("/inspect/server").json() is None
