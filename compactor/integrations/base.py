@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
@@ -50,6 +51,8 @@ class Fitted(Generic[Item]):
     added: str
     #: The messages. Unshortened ones are the framework's own objects.
     items: list[Item]
+    #: Tokens of the prompt, corrected by the provider's counts.
+    tokens: int
 
     def extend(self, given: str | Sequence[Any]) -> Any:
         """Return the *given* system prompt with ``added`` at its end: blocks stay, with their cache marks."""
@@ -234,9 +237,9 @@ class Conversations(ABC, Generic[Item]):
         own = _find_groups(turns, items, originals)
         shown, at = _restore_messages(prompt.messages, indexes, originals, messages), len(texts)
         system = "\n\n".join(texts)
-        return Fitted(
-            system, system.removeprefix(given).strip(), self._build_items(items, own, shown[at:], originals[at:])
-        )
+        tokens = math.ceil(prompt.tokens * session.memory.snapshot.get_rounds(session.compactor.role).usage.correction)
+        items = self._build_items(items, own, shown[at:], originals[at:])
+        return Fitted(system, system.removeprefix(given).strip(), items, tokens)
 
     def _redact(self, memory: Memory, messages: Sequence[Message]) -> Sequence[Message]:
         """Return *messages* for the log. Known messages give the same objects as before, which ``sync`` recognises."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from operator import is_
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -32,7 +32,7 @@ from ...tokens import MESSAGE_TOKENS
 from ..access import find_tenant
 from .bodies import FORMATS, Body, ChatFormat, MessagesFormat, RequestConversation, ResponsesFormat
 from .names import MAX_KNOWN, Callers, SessionNames, read_history, read_name
-from .relay import Relay, RelayedResponse, Upload, forward_headers, make_error
+from .relay import LateLog, Relay, RelayedResponse, Upload, forward_headers, make_error
 from .summarizer import RequestSummarizers
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 #: Maximum seconds to wait for a shortened body; after a time-out, seconds during which the tenant's requests are
 #: forwarded unchanged.
 FIT_SECONDS, PAUSE_SECONDS = 5.0, 10.0
+#: Seconds after which the log of an unchanged body is written: when the request is sent, and if its answer is streamed,
+#: usually after its first byte.
+LOG_SECONDS, STREAM_LOG_SECONDS = 0.001, 0.01
 #: Seconds to connect to an endpoint, and until its answer begins: official clients wait ten minutes.
 CONNECT_SECONDS, RESPONSE_SECONDS = 15.0, 600.0
 #: Share of the model's window reserved for the answer if the request sets no limit, and the maximum share.
@@ -48,10 +51,8 @@ RESERVE = 1 / 8
 MAX_RESERVE = 1 / 2
 
 R = TypeVar("R")
-#: Hints of images, audio and files, which may have more tokens than bytes.
-_MEDIA = re.compile(rb"image|audio|video|file|document|media")
-#: The shortened body, or a function that writes the log of a body that is forwarded unchanged.
-_PreparedBody = bytes | Callable[[], bytes | None]
+#: Matches images, audio and files, which may have more tokens than bytes.
+_MEDIA = re.compile(rb'"type"\s*:\s*"\w*(?:image|audio|video|file|document|media|screenshot)|"image_url"')
 _Adapter = ChatFormat | ResponsesFormat | MessagesFormat
 
 
@@ -77,6 +78,22 @@ def make_proxy_router(state: ServerState) -> APIRouter:
     return router
 
 
+class _Unwritten(NamedTuple):
+    """The log of a body that is forwarded unchanged."""
+
+    write: Callable[[], object]
+    is_streamed: bool
+
+
+class _Unchanged(NamedTuple):
+    """A request that was forwarded unchanged: the next one of its session usually begins with the same bytes."""
+
+    #: See ``Body.digest``.
+    size: int
+    digest: bytes
+    tokens: int
+
+
 class _Proxy:
     """An ASGI app: only such a route takes any method."""
 
@@ -90,7 +107,7 @@ class _Proxy:
         self._sessions: Sessions | None = None
         self._adapters: dict[str, _Adapter] = {}
         self._resume_at: dict[str, float] = {}  # by tenant, so that none holds up another
-        self._unchanged: dict[str, None] = {}  # sessions whose newest request was unchanged, oldest first
+        self._unchanged: dict[str, _Unchanged] = {}  # the newest request by session, if it was unchanged; oldest first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
@@ -105,7 +122,7 @@ class _Proxy:
             return make_error(kind, 502, f"No endpoint is set for {kind}: name it in the server's upstreams.")
         if not {".", ".."}.isdisjoint(request.url.path.split("/")):  # it would leave the endpoint's path
             return make_error(kind, 400, "The path has . or .. in it.", "bad_path")
-        path, log_task = request.url.path, None
+        path, log = request.url.path, None
         stream: AsyncIterator[bytes] | None = request.stream()  # what was not read of the body
         raw = b""
         if request.method == "POST" and path in FORMATS and "content-encoding" not in headers:
@@ -118,11 +135,12 @@ class _Proxy:
                 return make_error(kind, 408, "The body did not arrive in time; send it again.", "body_timeout")
             if stream is None:
                 prepare = partial(self._prepare, path, tenant, headers, _make_base_url(kind, base), raw)
-                prepared: _PreparedBody | None = await self._try(path, tenant, prepare)
+                prepared: bytes | _Unwritten | None = await self._try(path, tenant, prepare)
                 if isinstance(prepared, bytes):
                     raw = prepared
-                elif prepared is not None:  # forward the body unchanged, and write the log meanwhile
-                    log_task = asyncio.create_task(self._try(path, tenant, prepared))
+                elif prepared is not None:
+                    write = partial(self._try, path, tenant, prepared.write)
+                    log = LateLog(write, STREAM_LOG_SECONDS if prepared.is_streamed else LOG_SECONDS)
             else:
                 structlog.get_logger("compactor").warning("proxy.passed_unchanged", path=path, error="BodyTooLong")
         elif "content-length" not in headers and "transfer-encoding" not in headers:
@@ -132,7 +150,7 @@ class _Proxy:
         size = length if stream is not None else str(len(raw)) if raw or length is not None else None
         forwarded = forward_headers(headers.raw, size)
         send = partial(self.relay.send, request.method, *_find_target(kind, base, request.scope), forwarded, body)
-        return RelayedResponse(send, partial(make_error, kind), log_task, body.is_read)
+        return RelayedResponse(send, partial(make_error, kind), log, body.is_read)
 
     async def _read_body(self, request: Request) -> tuple[bytes, AsyncIterator[bytes] | None]:
         """Return the beginning of the body, and what comes after it; None: it was all. A body over the limit is not
@@ -162,11 +180,11 @@ class _Proxy:
             log.warning("proxy.passed_unchanged", path=path, error=type(error).__name__)
             return None
 
-    def _prepare(self, path: str, tenant: str, headers: Headers, url: str, raw: bytes) -> _PreparedBody | None:
+    def _prepare(self, path: str, tenant: str, headers: Headers, url: str, raw: bytes) -> bytes | _Unwritten | None:
         """Return the shortened body; None: the body is unchanged.
 
-        Return a function that writes the log if the conversation fits the budget for certain, and nothing of it was
-        left out of the request before.
+        If the conversation fits the budget for certain, and nothing of it was left out of the request before, return
+        its log, which is not written yet.
         """
         adapter = self._find_adapter(path)
         body = Body(raw)
@@ -194,7 +212,18 @@ class _Proxy:
         options = {"budget": budget, "reserve": reserve, "tools": tools, "tool_choice": values.get("tool_choice")}
         fit = partial(adapter.fit, name, given.items, system=system, model=model, summarizer=summarizer, **options)
         shorten = partial(self._shorten, name, body, adapter, given, fit)
-        return shorten if name in self._unchanged and not is_long and not _MEDIA.search(raw) else shorten()
+        unwritten = _Unwritten(shorten, values.get("stream") is True)
+        if (known := self._unchanged.get(name)) is None:
+            return shorten()
+        if not is_long and not _MEDIA.search(raw):
+            return unwritten
+        if body.digest(adapter.key, known.size) != (known.size, known.digest):
+            return shorten()
+        new = body.read_after(
+            adapter.key, known.size
+        )  # its JSON has more bytes than a message has tokens beside its text
+        fits = known.tokens + len(new) <= budget - reserve and not _MEDIA.search(new)
+        return unwritten if fits else shorten()
 
     def _shorten(
         self, name: str, body: Body, adapter: _Adapter, given: RequestConversation, fit: Callable[[], Fitted[Any]]
@@ -203,7 +232,8 @@ class _Proxy:
         fitted = fit()
         items = fitted.items
         if not fitted.added and len(items) == len(given.items) and all(map(is_, items, given.items)):
-            self._unchanged[name] = None
+            size, digest = body.digest(adapter.key)
+            self._unchanged[name] = _Unchanged(size, digest, fitted.tokens)
             if len(self._unchanged) > MAX_KNOWN:
                 self._unchanged.pop(next(iter(self._unchanged)), None)
             return None

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import takewhile
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, ClassVar
@@ -51,6 +52,22 @@ class Body:
             at = self._skip(at, ",")
         if self._skip(at, "}") != len(self._text):
             raise InvalidBody("more follows the object")
+
+    def digest(self, key: str, size: int | None = None) -> tuple[int, bytes]:
+        """Return how many characters of the array at *key* were hashed, and the hash: of these, and of the body around
+        the array. Without a *size*, up to the end of its last item, a dictionary."""
+        start, end = self._spans[key]
+        if size is None:
+            size = self._items[id(self.values[key][-1])][1] - start
+        text, digest = self._text, blake2b(f"{start} {size} ".encode(), digest_size=16)
+        for part in (text[: start + size], text[end:]):
+            digest.update(part.encode())
+        return size, digest.digest()
+
+    def read_after(self, key: str, size: int) -> bytes:
+        """Return the array at *key* after its first *size* characters."""
+        start, end = self._spans[key]
+        return self._text[start + size : end].encode()
 
     def _read(self, at: int) -> tuple[Any, int]:
         try:

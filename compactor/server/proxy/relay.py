@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -85,12 +85,32 @@ class Upload:
         self.is_read.set()
 
 
+class LateLog:
+    """Writes a request's log *seconds* after it was made, unless the answer needs it before: writing slows down what
+    the process does at the same time."""
+
+    def __init__(self, write: Callable[[], Coroutine[Any, Any, object]], seconds: float) -> None:
+        self._write = write
+        self._task: asyncio.Task[object] | None = None
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.start)
+
+    def start(self) -> None:
+        if self._task is None:
+            self._timer.cancel()
+            self._task = asyncio.create_task(self._write())
+
+    async def wait(self) -> None:
+        """Return as soon as the log is written."""
+        self.start()
+        await asyncio.wait([task for task in (self._task,) if task is not None])
+
+
 class RelayedResponse(Response):
     """Streams the endpoint's answer to *send_request*.
 
     A broken connection to the endpoint breaks the client's; before the answer has begun, only a server with the
     extension ``compactor.close`` can do that, others answer 502. A client that disconnects cancels the call. The answer
-    ends only after *log_task* is done, so the next request finds everything in the log. The client is watched once
+    ends only after the *log* is written, so the next request finds everything in the log. The client is watched once
     *is_read* is set.
     """
 
@@ -98,15 +118,10 @@ class RelayedResponse(Response):
         self,
         send_request: Callable[[], Awaitable[httpx.Response]],
         make_error: Callable[..., Response],
-        log_task: asyncio.Task[Any] | None = None,
+        log: LateLog | None = None,
         is_read: asyncio.Event | None = None,
     ) -> None:
-        self._send_request, self._make_error, self._log_task, self._is_read = (
-            send_request,
-            make_error,
-            log_task,
-            is_read,
-        )
+        self._send_request, self._make_error, self._log, self._is_read = send_request, make_error, log, is_read
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -145,20 +160,19 @@ class RelayedResponse(Response):
             wrong = {b"content-length"} if "transfer-encoding" in answer.headers else set[bytes]()
             headers = drop_headers(answer.headers.raw, _PAGE | wrong)
             await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
-            if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-                await self._wait_for_log()  # the client may continue at the last byte
+            if self._log is not None and not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                await self._log.wait()  # the client may continue at the last byte
             async for chunk in answer.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if self._log is not None:
+                    self._log.start()
         except (httpx.HTTPError, httpx.StreamError):
             return  # no final chunk: the server breaks the connection, as the endpoint did
         finally:
             await answer.aclose()
-        await self._wait_for_log()
+        if self._log is not None:
+            await self._log.wait()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _wait_for_log(self) -> None:
-        if self._log_task is not None:
-            await asyncio.wait((self._log_task,))
 
 
 async def _wait_for_disconnect(receive: Receive, is_read: asyncio.Event | None) -> None:

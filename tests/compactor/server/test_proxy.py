@@ -12,6 +12,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -952,3 +953,59 @@ def test_a_redactor_sees_what_the_log_and_summarizers_get_and_the_model_what_was
     assert "archive" not in text + "".join(seen)
     assert len(sent) < len(history)
     assert "My number is 555-0199." in json.dumps(sent)
+
+
+class GatedStore(InMemoryStore):
+    """A store whose appends wait while the gate is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def append(self, *given: Any, **more: Any) -> Any:
+        assert self.gate.wait(60)
+        return super().append(*given, **more)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_a_conversation_that_is_known_to_fit_does_not_wait_for_the_log(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if its body has more bytes than the budget has tokens; its answer ends when the log is written."""
+    monkeypatch.setattr("compactor.server.proxy.FIT_SECONDS", 60.0)
+    key, store, history = "input" if path.endswith("responses") else "messages", GatedStore(), make_history(6)
+    with ModelServer("") as model, proxy(model, store=store, budget=1_500) as (url, _):
+        model.always(answer_any())
+
+        def send() -> bytes:
+            given = {"model": "gpt-4o-mini", "max_tokens": 10, key: history}
+            headers = {"authorization": f"Bearer {KEY}", "x-session-id": "long"}
+            return httpx.post(url + path, json=given, headers=headers, timeout=60).content
+
+        send()
+        history += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "In the file and the image?"}]
+        assert len(json.dumps(history)) > 1_500
+        store.gate.clear()
+        with ThreadPoolExecutor() as threads:
+            sent = threads.submit(send)
+            try:
+                assert model.wait_for_requests(2, timeout=40)
+                assert not sent.done()
+            finally:
+                store.gate.set()
+            assert b"re: " in sent.result()
+        assert [one.body[key] for one in model.requests][-1] == history
+
+
+def test_a_conversation_whose_system_prompt_grew_is_not_known_to_fit() -> None:
+    with ModelServer("") as model, proxy(model, budget=1_500) as (url, _):
+        model.always(answer_any())
+        history = make_history(6)
+        for system in ("Be brief.", "Be brief. " * 300):
+            given = [{"role": "system", "content": system}, *history]
+            body = {"model": "gpt-4o-mini", "messages": given}
+            httpx.post(f"{url}/v1/chat/completions", json=body, headers={"x-session-id": "long"}, timeout=60)
+        first, second = (one.body["messages"] for one in model.requests)
+        assert first[1:] == history
+        assert count_prompt(second, get_counter("gpt-4o-mini")) <= 1_500
