@@ -192,7 +192,7 @@ class _Proxy:
         given = adapter.find(values)
         if given is None or not given.items or not isinstance(model := values.get("model"), str):
             return None
-        messages = [message for group in adapter.read(given.items) for message in group.messages]
+        messages = adapter.list_messages(given.items)
         redactor = adapter.redactor
         history = read_history(messages if redactor is None else redact(messages, redactor))
         tag = self._callers.tag(_read_key(headers), _read_user(values))

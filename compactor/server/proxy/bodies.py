@@ -18,6 +18,7 @@ from ...formats.native import to_plain
 from ...formats.parts import make_text, make_tool, read_text
 from ...integrations.anthropic import Compaction as MessagesCompaction
 from ...integrations.base import Conversations, Converted, Fitted, Group, Message
+from ...integrations.history import list_messages
 
 Item = Any
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
@@ -83,6 +84,9 @@ class Body:
             items.append(item)
             if isinstance(item, dict):
                 self._items[id(item)] = at, end
+            if text.startswith((",{", ", {"), end):  # usually
+                at = end + 1 + (text[end + 1] == " ")
+                continue
             at = _match_space(text, end).end()
             if not text.startswith(",", at):
                 break
@@ -187,9 +191,11 @@ class ChatFormat(_Format, Conversations[Item]):
     max_tokens_keys = ("max_completion_tokens", "max_tokens")
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
+        return [Group([item], [message]) for item, message in zip(items, self.list_messages(items), strict=True)]
+
+    def list_messages(self, items: Sequence[Item]) -> Sequence[Message]:
         # Most items are chat messages in plain JSON already, and need no copy.
-        messages = items if all(map(_is_plain, items)) else chat.to_chat(items)
-        return [Group([item], [message]) for item, message in zip(items, messages, strict=True)]
+        return items if all(map(_is_plain, items)) else chat.to_chat(items)
 
     def write(self, messages: Sequence[Message]) -> Iterable[Item]:
         return list(chat.from_chat(messages)["messages"])
@@ -218,6 +224,9 @@ class ResponsesFormat(_Format, Converted[Item]):
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         return [Group([item], messages) for item, messages in zip(items, responses.read_each(items), strict=True)]
 
+    def list_messages(self, items: Sequence[Item]) -> Sequence[Message]:
+        return list_messages(self.read(items))
+
     def write(self, messages: Sequence[Message]) -> Iterable[Item]:
         return list(responses.from_chat(messages)["input"])
 
@@ -229,6 +238,9 @@ class MessagesFormat(_Format, MessagesCompaction):
     """``/v1/messages``"""
 
     key = "messages"
+
+    def list_messages(self, items: Sequence[Item]) -> Sequence[Message]:
+        return list_messages(self.read(items))
 
     @classmethod
     def read_system(cls, body: Mapping[str, Any], leading: Sequence[Item]) -> str:
