@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 app = typer.Typer()
 #: Seconds that open requests, and then compactions, get at the end.
 GRACE_SECONDS = 5
+#: Seconds after which a thread that computes, such as a summarizer, lets the event loop run; Python's default is 0.005.
+SWITCH_SECONDS = 0.0005
 #: Seconds between two steps of the demo.
 PACE = 0.25
 
@@ -199,6 +202,7 @@ def run(app: Any, settings: ServerSettings, on_start: Callable[[], object] = lam
         timeout_graceful_shutdown=GRACE_SECONDS,
         lifespan="on",
     )
+    sys.setswitchinterval(SWITCH_SECONDS)
     Server(config).run(sockets=[_bind(settings)])
 
 
