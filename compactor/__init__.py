@@ -9,12 +9,14 @@ the packages that were installed with this one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ._interrupt import install_hook
-from ._siblings import ShadowedModule, require_siblings
 
 install_hook()
+
+from typing import TYPE_CHECKING
+
+from ._siblings import ShadowedModule, require_siblings
+
 require_siblings("memory", "prompts")
 
 from memory import (

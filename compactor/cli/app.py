@@ -54,7 +54,10 @@ Preset = Literal["auto_context", "selective", "memory_with_compress", "context_o
 Budget = Annotated[int, _make_number_option("Maximum prompt tokens.", 1, metavar="TOKENS")]
 Threshold = Annotated[int, _make_number_option("Compact when more than N rounds are not compacted.")]
 Retain = Annotated[int, _make_number_option("Number of newest rounds to leave as they are.")]
-_BUDGET_HELP = f"Maximum prompt tokens.  [default: a quarter of the longest conversation, up to {replays.MAX_BUDGET:,}]"
+_BUDGET_HELP = (
+    "Maximum prompt tokens.  [default: the longest conversation's system messages and a quarter of the rest,"
+    f" up to {replays.MAX_BUDGET:,}]"
+)
 Html = Annotated[str | None, make_option("FILE", "Write what is shown as one page, too.", "--html")]
 _DEFAULT_ROUNDS = f"[default: {SALES_FORECAST.length}, or {INCIDENT.length} with --pressure]"
 
@@ -204,7 +207,7 @@ def replay(
             except replays.BudgetTooSmall:
                 if budget is not None:
                     raise
-                size *= 2
+                size += max(size // 4, 1)
         figures = [one for one, _ in results]
         for console in filter(None, (page, None if as_json else make_console())):
             if show:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,12 @@ class BudgetTooSmall(CommandError):
 
 
 def choose_budget(conversations: Sequence[NamedConversation], model: str) -> int:
-    """Return a budget at which something happens: a quarter of the longest conversation, at most ``MAX_BUDGET``."""
+    """Return a budget at which something happens: the system messages that open the longest conversation, and a quarter
+    of the rest of it; at most ``MAX_BUDGET``."""
     count = get_counter(model)
-    return min(MAX_BUDGET, max(count_prompt(messages, count) for _, messages in conversations) // 4 + 1)
+    messages = max((messages for _, messages in conversations), key=lambda messages: count_prompt(messages, count))
+    header = sum(count_message(one, count) for one in takewhile(lambda one: one["role"] == "system", messages))
+    return min(MAX_BUDGET, header + (count_prompt(messages, count) - header) // 4 + 1)
 
 
 def join_conversations(conversations: Sequence[NamedConversation]) -> NamedConversation:

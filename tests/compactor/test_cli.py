@@ -105,7 +105,9 @@ def test_an_error_of_ours_has_no_traceback_and_a_bug_has_one(monkeypatch: pytest
 # -- it ends quietly --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", ["memory", "compactor.background", "rich.console", "compactor.cli.app"])
+@pytest.mark.parametrize(
+    "module", ["compactor._siblings", "memory", "compactor.background", "rich.console", "compactor.cli.app"]
+)
 def test_an_interrupt_while_it_is_imported_is_one_line(module: str, tmp_path: Path) -> None:
     """Importing takes most of a second, in which a user may change their mind."""
     (tmp_path / "sitecustomize.py").write_text(

@@ -24,6 +24,7 @@ from compactor import (
     Summary,
     SummaryRequest,
     background,
+    count_message,
     count_prompt,
     count_tokens,
 )
@@ -204,13 +205,20 @@ def test_torn_calls_and_missing_queries_are_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_budget_is_chosen_at_which_something_happens(tmp_path: Path) -> None:
-    """A quarter of the longest conversation; more if a prompt would not fit, and never more than there is a use for."""
+    """A quarter of the longest conversation; more if a prompt would not fit, and never more than there is a use for.
+    System messages stay, so that a quarter is one of the rest."""
     path = write_lines(tmp_path / "short.jsonl", [{"messages": dialogue(n)} for n in (2, 8)])
     document = run("replay", path, "--json").document
     raw = max(one["raw_tokens"] for one in document["conversations"])
-    assert document["budget"] == raw // 4 + 1
+    rest = raw - count_message(dialogue(8)[0], count_tokens)
+    assert document["budget"] == raw - rest + rest // 4 + 1
     assert document["totals"]["compactions"] > 0
     assert document["totals"]["prompts_over_budget"] == 0
+    header = {"role": "system", "content": "Rule. " * 2_000}
+    headed = write_lines(tmp_path / "headed.jsonl", [{"messages": [header, *dialogue(8)]}])
+    document = run("replay", headed, "--json").document
+    assert document["budget"] == raw - rest + rest // 4 + 1 + count_message(header, count_tokens)
+    assert document["totals"]["compactions"] > 0
     long_message = [{"role": "user", "content": "word " * 2_000}, {"role": "assistant", "content": "Yes."}]
     one_message = write_lines(tmp_path / "one.jsonl", long_message)
     assert 2_000 < run("replay", one_message, "--json").document["budget"] < 8_100
@@ -401,7 +409,7 @@ def test_what_was_said_is_printed_as_text(tmp_path: Path) -> None:
         tmp_path / "evil.jsonl",
         [{"role": "user", "content": said}, {"role": "assistant", "content": parts, "tool_calls": [call]}],
     )
-    done = run("replay", path, "--show")
+    done = run("replay", path, "--show", "--budget", "8000")
     assert done.code == 0
     expected = r"[bold]no[/bold] [red] :smile: \x1b[2J\x1b]0;title\x07 \x9b31m \u202e \x00 \ud800 end"
     assert expected in done.out
