@@ -12,7 +12,16 @@ import openai.types.chat
 import memory
 
 #: For who writes a store or a journal of their own, in ``memory.entries``, ``memory.rounds`` and ``memory.stores``.
-OF_STORES = {"CompactionPrepared", "Record", "Checkpoint", "DueSession", "Extent", "FoundTexts", "LimitRows"}
+OF_STORES = {
+    "CompactionPrepared",
+    "Record",
+    "Checkpoint",
+    "DueSession",
+    "ExpiredLeases",
+    "Extent",
+    "FoundTexts",
+    "LimitRows",
+}
 OF_STORES |= {"StoredText"}
 #: What is known by another name: ``Journal``, a callable, and what ``Rounds`` shows.
 KNOWN = {"RoleJournal", "RoundsGetter", "Snapshot"}
