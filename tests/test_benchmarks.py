@@ -190,6 +190,7 @@ def test_a_row_of_opening_is_a_process_of_its_own(
         opening.main([*arguments, "--rounds", "31"])
 
 
+@pytest.mark.slow
 def test_figures_of_aims_come_from_a_process_of_each_checkout() -> None:
     """With that checkout's packages; what it cannot measure is left out."""
     code = "import compactor, pathlib; figures = [len(compactor.__all__), 1.5]"

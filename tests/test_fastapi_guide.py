@@ -62,6 +62,7 @@ def test_a_forgotten_chat_begins_anew(app: Any) -> None:
         assert say(client, "a", "Hello") == "You have said 1 things."
 
 
+@pytest.mark.slow
 def test_many_requests_at_once_lose_nothing(app: Any) -> None:
     """Also those of one chat."""
     with TestClient(app) as client, ThreadPoolExecutor(8) as pool:

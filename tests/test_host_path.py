@@ -36,6 +36,7 @@ def test_each_round_that_is_asked_for_has_a_row(
     assert [row[1:] for row in rows[6:]] == [["1.5 ms"], ["4001.5 ms"]]
 
 
+@pytest.mark.slow
 def test_the_turns_are_behind_the_rounds_that_were_asked_for_and_most_of_those_are_covered() -> None:
     """So what is measured there is a session of that length."""
     found = host_path.at_rounds([40], 6)
@@ -106,6 +107,7 @@ def test_a_turn_counts_the_tokens_of_what_is_new_and_of_nothing_else() -> None:
     assert token_cache.count is count
 
 
+@pytest.mark.slow
 def test_a_round_of_the_past_is_a_few_objects_to_the_garbage_collector() -> None:
     """Its pause grows with those. A record and its fields are two, here as in any class; a round and its posts are that,
     what holds the posts, and a line of the log for each."""

@@ -187,6 +187,7 @@ def test_a_folder_without_code_hides_nothing(installed: Installed, tmp_path: Pat
     installed.run(installed.python, "-m", "compactor", "--help", folder=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [

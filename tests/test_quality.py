@@ -230,6 +230,7 @@ def shares(run: Run, kinds: Iterable[str]) -> dict[int, float]:
     return {after: sum(one[after][0] for one in found) / sum(one[after][1] for one in found) for after in AFTER}
 
 
+@pytest.mark.slow
 def test_notes_keep_what_rewriting_loses(rewritten: Run, noted: Run) -> None:
     """After twenty compactions with a model that loses one fact in twenty, most against few; what was told all along as
     well. What the user forbade is lost by neither: it is restored."""

@@ -77,6 +77,7 @@ def test_ci_runs_the_readmes_test_command_step_by_step() -> None:
     assert ran.index(make) < installs < ran.index(test)
 
 
+@pytest.mark.slow
 def test_replay_reads_a_transcript_as_the_readme_says(tmp_path: Path) -> None:
     """``compactor replay transcript.jsonl`` takes OpenAI messages as JSONL."""
     messages = [
@@ -88,6 +89,7 @@ def test_replay_reads_a_transcript_as_the_readme_says(tmp_path: Path) -> None:
     assert done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_chat_explains_itself(tmp_path: Path) -> None:
     done = run_here(CHAT, tmp_path)
     assert done.returncode == 0, done.stderr

@@ -195,6 +195,7 @@ def test_what_the_new_rounds_name_again_is_not_kept_from_the_summary_before() ->
     assert check_of(f"{again}\n{only}\n{said}", after) == ""
 
 
+@pytest.mark.slow
 def test_of_a_long_source_a_piece_is_an_echo_however_small_a_share_it_is() -> None:
     """And every second of its lines; not a few quotations."""
     said = [message for seed in range(20, 44) for _, messages in talks(seed) for message in messages]

@@ -411,6 +411,7 @@ def test_a_summary_says_what_was_done_and_what_came_of_it() -> None:
     assert count_tokens(summary) <= 400
 
 
+@pytest.mark.slow
 def test_fifty_compactions_leave_lines_as_they_were_stored() -> None:
     """Each line under the heading is one that was there before or comes from the new rounds, and outcomes stay true."""
     said = "\n".join(

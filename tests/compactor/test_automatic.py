@@ -69,7 +69,13 @@ def test_two_lines_are_all_that_it_takes() -> None:
 
 @pytest.mark.parametrize(
     ("hit", "agent", "makes_changes"),
-    [(0.0, "", True), (0.9, "", False), (0.9, MODEL, True), (0.0, MODEL, False), (0.9, "gpt-4o", False)],
+    [
+        (0.0, "", True),
+        (0.9, MODEL, True),
+        pytest.param(0.9, "", False, marks=pytest.mark.slow),
+        pytest.param(0.0, MODEL, False, marks=pytest.mark.slow),
+        pytest.param(0.9, "gpt-4o", False, marks=pytest.mark.slow),
+    ],
 )
 def test_no_prompt_is_over_budget_and_no_fact_is_lost(hit: float, agent: str, makes_changes: bool) -> None:
     """Whichever way the model is asked, and whatever it keeps to."""
@@ -79,6 +85,7 @@ def test_no_prompt_is_over_budget_and_no_fact_is_lost(hit: float, agent: str, ma
     assert_sound(session)
 
 
+@pytest.mark.slow
 def test_it_compacts_when_that_is_cheapest_and_not_after_ten_rounds() -> None:
     """Each compaction covers at least the number of tokens that its event names, and no earlier look was due."""
     session = Session(Client(hit=0.9), agent=MODEL, budget=16_000).turns(18)
@@ -161,6 +168,7 @@ def test_tool_results_are_offloaded_before_any_model_is_asked() -> None:
     assert texts[0] in session.memory.reload("r1.p2")
 
 
+@pytest.mark.slow
 def test_a_long_run_of_tools_stays_within_its_budget() -> None:
     """Results of several times the budget in all."""
     session = Session(Client(hit=0.9), budget=32_000)
@@ -204,6 +212,7 @@ def test_the_same_model_is_gone_on_from_whatever_the_cache_reports() -> None:
     assert all(session.client.continued)
 
 
+@pytest.mark.slow
 def test_a_session_learns_for_itself_though_the_summarizer_is_shared() -> None:
     """One session's agent shares the summarizer's cache, and the other's does not."""
     warm, cold = Client(hit=0.9), Client(hit=0.0)
@@ -227,6 +236,7 @@ def test_a_session_learns_for_itself_though_the_summarizer_is_shared() -> None:
     assert_sound(second)
 
 
+@pytest.mark.slow
 def test_a_model_that_makes_no_changes_is_asked_for_them_twice_at_most() -> None:
     """What it wrote instead was paid for; from then on every compaction is one request."""
     for agent in (MODEL, "gpt-4o"):
@@ -337,7 +347,13 @@ NONSENSE = [
 ]
 
 
-@pytest.mark.parametrize(("usage", "agent"), list(zip(NONSENSE, cycle(("", MODEL)))), ids=range(len(NONSENSE)))
+@pytest.mark.parametrize(
+    ("usage", "agent"),
+    [
+        pytest.param(usage, agent, id=str(number), marks=[pytest.mark.slow] * (number not in (2, 3)))
+        for number, (usage, agent) in enumerate(zip(NONSENSE, cycle(("", MODEL)), strict=False))
+    ],
+)
 def test_nonsense_as_usage_does_no_harm(usage: Any, agent: str) -> None:
     """The answers are taken, and compactions neither stop nor follow one another for nothing."""
     session = Session(Client(usage=usage), agent=agent).turns(80)
@@ -356,6 +372,7 @@ def test_one_nonsensical_report_is_not_remembered_for_good() -> None:
     assert any(client.changes[asked:]), "changes are still the cheapest"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_the_budget_may_change_from_prompt_to_prompt(seed: int) -> None:
     """Each prompt keeps to its own; the compactor goes by the newest."""

@@ -105,6 +105,7 @@ def test_a_forced_compaction_leaves_the_open_round_as_it_is() -> None:
     assert session.client.continued == []
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     st.lists(st.sampled_from([5, 60, 300, 900, 2_500]), min_size=20, max_size=60),

@@ -105,6 +105,7 @@ def test_an_error_of_ours_has_no_traceback_and_a_bug_has_one(monkeypatch: pytest
 # -- it ends quietly --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["compactor._siblings", "memory", "compactor.background", "rich.console", "compactor.cli.app"]
 )

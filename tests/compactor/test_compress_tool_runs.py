@@ -344,6 +344,7 @@ def test_whatever_is_summarised_the_prompt_is_legal_and_everything_can_be_read(
             memory.append(message)
 
 
+@pytest.mark.slow
 def test_the_real_dialogues_are_summarised_without_a_model(data: list[dict[str, Any]]) -> None:
     """All their runs of tool calls, by the embedded summarizer; prompts stay legal and shorter."""
     before = after = runs = 0

@@ -435,6 +435,7 @@ def test_a_post_that_is_offloaded_alone_is_not_dropped_alone() -> None:
     assert len(shown(memory)) == 5
 
 
+@pytest.mark.slow
 def test_real_dialogues_keep_calls_with_their_results(data: list[dict[str, Any]]) -> None:
     """Forty of them as one conversation: under all rules, little but the newest is left, and it is in order."""
     memory = memory_of(*(message for one in data[:40] for message in one["messages"] if message["role"] != "system"))

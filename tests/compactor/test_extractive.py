@@ -511,7 +511,7 @@ def test_what_is_too_short_for_a_summary_that_says_something_stays_until_there_i
 )
 def test_the_target_is_never_exceeded(text: str, target: int) -> None:
     """Counted exactly, in any script, down to a single token."""
-    rounds = [said(f"{text * 3} {i}.", f"{text} {i * 7}", *used("get", {"n": i}, text * 5)) for i in range(30)]
+    rounds = [said(f"{text * 3} {i}.", f"{text} {i * 7}", *used("get", {"n": i}, text * 5)) for i in range(10)]
     summary = summarise(rounds, target=target)
     assert count_tokens(summary) <= target
     assert summary or target < 5
@@ -720,6 +720,7 @@ def test_hostile_text_is_read_in_one_pass(text: str) -> None:
     assert count_tokens(summarise(rounds, big[:30_000], target=100)) <= 100
 
 
+@pytest.mark.slow
 def test_the_work_grows_with_the_length_only() -> None:
     """Ten times the rounds are ten times the counting, not a hundred times."""
     calls = 0
@@ -798,6 +799,7 @@ def test_it_keeps_planted_facts_of_long_real_dialogues_in_two_percent(retention:
     assert kept["extractive"] == max(kept.values())
 
 
+@pytest.mark.slow
 def test_fifty_compactions_keep_about_what_one_keeps() -> None:
     """What opened a message and where a clause stood are read from the stored summary again, so quality does not
     drift."""

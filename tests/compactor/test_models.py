@@ -126,6 +126,7 @@ def test_what_is_free_costs_nothing() -> None:
 # -- whatever the name ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_listed_model_is_found_at_its_provider() -> None:
     """With its own window and price where the list has them: none is hidden by another."""
     spelled_alike = {(provider, model.id) for provider, model in LISTED if model.id.startswith(f"{provider}/")}
@@ -139,6 +140,7 @@ def test_every_listed_model_is_found_at_its_provider() -> None:
             assert facts.dollars.input == pytest.approx(price / 1e6), (provider, model.id)
 
 
+@pytest.mark.slow
 def test_every_listed_model_is_found_without_its_provider() -> None:
     """With a window and a price where somebody lists them for this name."""
     for name in IDS:
@@ -181,6 +183,7 @@ def run(code: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_a_turn_without_a_model_imports_no_prices() -> None:
     """They take 0.2 s, which nobody's first message waits for."""
     run(
@@ -195,6 +198,7 @@ def test_a_turn_without_a_model_imports_no_prices() -> None:
     )
 
 
+@pytest.mark.slow
 def test_with_a_model_only_the_compactors_thread_imports_them() -> None:
     """Start, append and compose go on meanwhile."""
     run(
@@ -216,6 +220,7 @@ def test_with_a_model_only_the_compactors_thread_imports_them() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_list_itself_is_not_kept() -> None:
     """Full garbage collections would walk its 16,000 objects; who imports it gets it anew."""
     run(

@@ -392,6 +392,7 @@ def test_what_is_undone_or_erased_is_in_no_request_any_more(
 WHO = st.tuples(st.sampled_from(list(FORMATS)), st.sampled_from([MODEL, "claude-y", "", "gpt-x"]))
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     own=st.tuples(st.sampled_from(["anthropic", "responses"]), st.sampled_from([MODEL, "gpt-x"])),

@@ -80,6 +80,7 @@ def message(number: int, text: str) -> dict[str, str]:
     return {"role": ("user", "assistant")[number % 2], "content": text}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_twenty_threads_lose_nothing(seed: int) -> None:
     """Each opens, appends, composes and leaves sessions that the others evict."""
@@ -101,6 +102,7 @@ def test_twenty_threads_lose_nothing(seed: int) -> None:
     talk.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_two_hundred_tasks_lose_nothing_when_some_are_cancelled(seed: int) -> None:
     """Wherever they are: opening, appending, composing."""

@@ -131,6 +131,7 @@ def test_a_compactor_that_is_stopped_while_it_looks_leaves_no_timer() -> None:
     assert session.clock.pending == []
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.sampled_from([70.0, LAST_CALL_SECONDS + 1, CACHE_SECONDS + 1, LONG]), min_size=1, max_size=8),
@@ -152,6 +153,7 @@ def test_how_likely_the_cache_expires_is_what_the_pauses_were(pauses: list[float
             assert early <= look.likely_cold * saved * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_facts_pass_through_few_summaries_though_changes_are_long() -> None:
     """Where notes may not be rewritten yet, steps get longer: so neither notes nor rewriting get out of hand."""
     client = Talkative(hit=0.9)

@@ -258,6 +258,7 @@ def test_what_was_read_before_an_erasing_is_not_kept_after_it() -> None:
     assert "answer 2" not in "".join(entry.body for entry in store.read("s"))
 
 
+@pytest.mark.slow
 def test_erasing_in_an_old_round_reads_that_round_and_the_overlays() -> None:
     """Not the whole log: a session of years can forget a word at once."""
     store = Indexed()
@@ -568,6 +569,7 @@ def taken_back(memory: Memory) -> None:
     assert memory.journal(ROLE).revert(base=2) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [False, True], ids=["side by side", "far apart"])
 @pytest.mark.parametrize("act", [taken_back, lambda memory: memory.redact("r20.p1")], ids=["revert", "redact"])
 def test_covered_reductions_are_read_in_one_go_while_others_may_write(

@@ -148,6 +148,7 @@ says = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(said=says, redacted=st.booleans(), rounds=st.integers(1, 6))
 def test_any_conversation_comes_back_to_the_letter(
@@ -804,6 +805,7 @@ def test_a_forged_object_that_is_valid_is_a_session_like_any_other(archived: Pat
     assert restore_session(open_store("memory://"), archived, "s").session == "s"
 
 
+@pytest.mark.slow
 def test_a_bomb_fills_neither_memory_nor_disk(archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line of gigabytes, or very many lines: refused at a limit that is told."""
     head = lines_of(archived)[0]

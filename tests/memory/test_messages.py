@@ -324,6 +324,7 @@ def test_any_mapping_is_a_message() -> None:
     assert memory.messages() == [user()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not AIRLINE.exists(), reason=f"the dialogues of {AIRLINE.name} are not on this machine")
 def test_real_dialogues_come_out_equal() -> None:
     """Tool calls, results and ids of 133 conversations, to the letter."""

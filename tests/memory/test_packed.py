@@ -98,6 +98,7 @@ def test_a_hosts_own_class_of_texts_stays_what_it_is() -> None:
         assert isinstance(first.user_query, ArrayText)
 
 
+@pytest.mark.slow
 def test_closed_rounds_leave_nothing_for_the_garbage_collector() -> None:
     """A full collection takes as long in a session of any length."""
 
@@ -202,6 +203,7 @@ def test_a_store_may_say_that_it_is_not_in_this_process() -> None:
     assert [round_.user_query for round_ in memory.conversation.rounds] == [f"q{number}" for number in range(LATER)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("letters", ["abcdefghij", "äöüéèçñøåß", "漢字仮名交文章語句"])
 def test_a_text_is_held_once(letters: str) -> None:
     """Whatever its alphabet: a session takes little more memory than its messages have bytes."""

@@ -510,6 +510,7 @@ def test_no_text_raises(arguments: str, ref: str) -> None:
 # -- all real dialogues --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_post_of_the_real_dialogues_is_reloaded_and_found(data: list[dict[str, Any]]) -> None:
     """Page by page, by its reference; and by its own words among them all."""
     memory = Memory.from_messages(message for dialogue in data[:12] for message in dialogue["messages"])

@@ -290,6 +290,7 @@ def test_a_pattern_is_literal() -> None:
     assert list(passage.find_offsets("\\D")) == [19]
 
 
+@pytest.mark.slow
 def test_folding_keeps_every_character_in_its_place() -> None:
     """Over all of Unicode, in any neighbourhood: an offset in the case-folded text is one in the text itself."""
     everything = "".join(map(chr, range(sys.maxunicode + 1)))

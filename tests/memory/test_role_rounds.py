@@ -396,6 +396,7 @@ def measured(memory: Memory) -> tuple[int, float]:
     return min(peaks), min(seconds)
 
 
+@pytest.mark.slow
 def test_10000_rounds_cost_what_100_do() -> None:
     """get_role_rounds and the tail are O(1) in the length of the history, failed rounds and all."""
     costs = []

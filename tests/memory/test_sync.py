@@ -224,6 +224,7 @@ def test_a_system_message_that_changes_replaces_the_old_one() -> None:
     assert memory.messages()[0] == SYSTEM
 
 
+@pytest.mark.slow
 def test_a_system_message_that_changes_with_each_call_does_not_pile_up(tmp_path: Path) -> None:
     """Prompts read the newest one alone, also from a checkpoint, and in its old place."""
     store = open_store(f"sqlite:///{tmp_path / 's.db'}")

@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threads import at_once
@@ -278,6 +279,7 @@ def test_the_log_shows_the_hosts_history_behind_what_it_dropped(steps: list[tupl
         host.sync()
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(steps_of(ACTIONS) | steps_of(WITH_ERASING), st.integers(1, 4))
 def test_messages_that_repeat_do_not_confuse_it(steps: list[tuple[Callable[..., None], int]], texts: int) -> None:

@@ -115,6 +115,7 @@ def test_escaping_leaves_no_tag_of_ours_and_changes_nothing_else(text: str) -> N
     assert escape_tags(escaped) == escaped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["<" + " " * 1_000_000, "< /" * 300_000, "<" * 1_000_000, "< / \t\n" * 200_000])
 def test_escaping_is_linear(text: str) -> None:
     """White space after an angle bracket is read once: read again from each place, this would take hours."""
@@ -490,8 +491,8 @@ def test_version_1_is_read_and_need_not_be_written(write: Any, ok: str) -> None:
         pytest.param(b"%YAML 9.1\n---\ncontent: '{content}'", "not valid YAML", id="yaml version"),
         pytest.param(b"content: *nowhere", "not valid YAML", id="unknown alias"),
         pytest.param(b"content: '{content}'\n---\ncontent: '{content}'", "not valid YAML", id="two documents"),
-        pytest.param(b"[" * 20_000, "not valid YAML", id="brackets"),
-        pytest.param(b"- " * 20_000, "not valid YAML", id="dashes"),
+        pytest.param(b"[" * 5_000, "not valid YAML", id="brackets"),
+        pytest.param(b"- " * 5_000, "not valid YAML", id="dashes"),
         pytest.param(b"version: 1\n", "content is missing", id="no content"),
         pytest.param(b"content:\n", "content is empty or not text", id="null"),
         pytest.param(b"content: ' '\n", "content is empty or not text", id="blank"),

@@ -119,6 +119,7 @@ NUMBERS = st.integers(1_000, 99_999)
 NAMES = NUMBERS.map(lambda number: f"HAT{number}") | NUMBERS.map(lambda number: f"mia_li_{number}")
 
 
+@pytest.mark.slow
 @given(st.lists(NAMES, max_size=12), st.text(max_size=200))
 def test_what_is_copied_from_the_source_is_always_known(names: list[str], noise: str) -> None:
     """Whatever else the source holds."""

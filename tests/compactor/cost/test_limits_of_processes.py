@@ -129,6 +129,7 @@ def test_the_permit_of_a_killed_process_is_free_within_seconds(
             assert time.monotonic() - killed_at < FREE_AFTER + 5
 
 
+@pytest.mark.slow
 def test_a_process_hears_by_a_notice_that_its_turn_has_come(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once: it does not look."""
 

@@ -70,6 +70,7 @@ def squeeze(messages: list[Item], share: float) -> list[Any] | None:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("histories", "module", "check"),
     [

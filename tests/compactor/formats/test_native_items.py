@@ -162,8 +162,11 @@ def is_users_turn(item: Item) -> bool:
 
 @pytest.mark.parametrize(
     ("histories", "name"),
-    [(anthropic_histories(), "anthropic"), (responses_histories(), "responses"), (gemini_histories(), "gemini")],
-    ids=["anthropic", "responses", "gemini"],
+    [
+        pytest.param(anthropic_histories(), "anthropic", id="anthropic", marks=pytest.mark.slow),
+        pytest.param(responses_histories(), "responses", id="responses", marks=pytest.mark.slow),
+        pytest.param(gemini_histories(), "gemini", id="gemini"),
+    ],
 )
 def test_a_growing_history_is_synchronized(histories: st.SearchStrategy[tuple[list[Item], Any]], name: str) -> None:
     """Before each call of the model, the host gives all of it: nothing is written twice, nothing is undone."""
@@ -181,6 +184,7 @@ def test_a_growing_history_is_synchronized(histories: st.SearchStrategy[tuple[li
     run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("histories", "module", "check"),
     [
@@ -225,6 +229,7 @@ def join(items: list[Item], key: str) -> list[Any]:
     return joined
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("histories", "module", "key"),
     [(anthropic_histories(), anthropic, "content"), (gemini_histories(), gemini, "parts")],

@@ -227,8 +227,8 @@ def open_items(kind: str, **options: Any) -> Items:
 @pytest.mark.parametrize("kind", FORMATS)
 def test_items_that_are_shown_whole_are_the_hosts_own(kind: str) -> None:
     """Also among many that say the same; and only as many are compared as the prompt has."""
-    items = make_items(kind, 300, length=300)
-    with open_items(kind, budget=20_000) as compaction:
+    items = make_items(kind, 100, length=100)
+    with open_items(kind, budget=3_000) as compaction:
         shown = compaction.fit("s", items).items
 
     own = {id(item): place for place, item in enumerate(items)}

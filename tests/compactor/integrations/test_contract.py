@@ -305,6 +305,7 @@ class Tracing(Compaction):
         return await super().afit(session_id, items, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("adapter", "broken"),
     [

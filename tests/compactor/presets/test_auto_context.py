@@ -447,6 +447,7 @@ def _offloaded(message: dict[str, Any]) -> bool:
     return "left out here and kept in full; reload r" in str(message["content"])
 
 
+@pytest.mark.slow
 def test_real_dialogues_fit_and_reload(data: list[dict[str, Any]]) -> None:
     """Through a small window, step by step: every prompt is legal, and every offload reloads the original."""
     memory = Memory("session")

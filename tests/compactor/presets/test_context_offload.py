@@ -414,6 +414,7 @@ def test_the_prompt_is_the_same_after_a_resume(tmp_path: Path) -> None:
 # -- real dialogues ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "compact", "compress"])
 def test_real_dialogues_fit_their_budget_at_every_step(mode: Any, data: list[dict[str, Any]], tmp_path: Path) -> None:
     """Legal prompts, and references and files that give the original."""

@@ -211,6 +211,7 @@ def _call(id_: str) -> dict[str, Any]:
     return {"id": id_, "type": "function", "function": {"name": "look_up", "arguments": f'{{"id": "{id_}"}}'}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 @given(
     conversation=st.lists(turns(), min_size=1, max_size=6),

@@ -192,7 +192,7 @@ def noted_parcels() -> list[Message]:
     return [message for one in said for message in (one, answer("Noted."))]
 
 
-@pytest.mark.parametrize("limit", [1, 20, 60, 100])
+@pytest.mark.parametrize("limit", [1, *(pytest.param(limit, marks=pytest.mark.slow) for limit in (20, 60)), 100])
 @pytest.mark.parametrize("second", [None, "Done.", ""])
 def test_a_model_that_writes_too_much_is_told_the_length_and_then_done_without(limit: int, second: str | None) -> None:
     """A limit may be too small for any answer: reading raises nothing, loses nothing, tells of the check, and asks no

@@ -941,6 +941,7 @@ def test_nothing_is_torn_lost_or_made_up(
     assert offload_context(messages, **options) == made
 
 
+@pytest.mark.slow
 @given(st.lists(conversations(), min_size=2, max_size=4), st.integers(200, 1_000))
 def test_feeding_results_back_stacks_nothing(turns: list[list[Message]], limit: int) -> None:
     """An agent that goes on from each result has one snapshot at most, and never a torn call."""
@@ -954,6 +955,7 @@ def test_feeding_results_back_stacks_nothing(turns: list[list[Message]], limit: 
         assert len(snapshots(state)) <= 1
 
 
+@pytest.mark.slow
 def test_real_dialogues_fit_at_every_step(data: list[dict[str, Any]]) -> None:
     """An agent that calls it before each request goes on for ever within its limit, where that holds its newest
     messages."""

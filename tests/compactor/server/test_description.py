@@ -8,28 +8,24 @@ from typing import Any
 import pytest
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'context-compactor[server]'")
-schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 
-from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from pydantic import SecretStr  # noqa: E402
-from schemathesis.checks import positive_data_acceptance  # noqa: E402
-from schemathesis.python.asgi import get_client  # noqa: E402
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
 
-from compactor import CompactorConfig, InMemoryStore  # noqa: E402
-from compactor.server import ServerSettings, create_app  # noqa: E402
+from compactor import CompactorConfig, InMemoryStore
+from compactor.server import ServerSettings, create_app
 
 URL = "http://127.0.0.1"
 BODY = {"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good morning."}]}
 
 
-@schemathesis.serializer("application/x-ndjson")
-def write_lines(_context: Any, value: Any) -> bytes:
-    return str(value).encode()
-
-
 @pytest.fixture(scope="module")
 def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+    from schemathesis.python.asgi import get_client  # here: it is imported for a second, by one process
+
+    schemathesis.serializer("application/x-ndjson")(lambda _context, value: str(value).encode())
     config, folder = CompactorConfig(threshold=1_000), tmp_path_factory.mktemp("files")
     app = create_app(
         ServerSettings(store="memory://", rate=None, config=config, store_dir=folder), store=InMemoryStore()
@@ -51,6 +47,8 @@ def check(schema: Any, examples: int) -> None:
 
 
 def _try(operation: Any, client: Any, examples: int) -> None:
+    from schemathesis.checks import positive_data_acceptance
+
     @settings(
         max_examples=examples,
         deadline=None,

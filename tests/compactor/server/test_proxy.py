@@ -88,6 +88,7 @@ async def say_message(client: AsyncAnthropic, history: list[Any], *, stream: boo
         return await events.get_final_text()
 
 
+@pytest.mark.slow
 def test_conversations_in_parallel_that_begin_alike_are_sessions_of_their_own() -> None:
     """Twenty by the official clients, half streaming: no prompt over the budget, no answer changed, none mixed."""
     budget, count, turns = 900, 20, 7
@@ -163,6 +164,7 @@ def test_a_reminder_that_each_request_ends_with_makes_no_branches() -> None:
         assert texts_of(state, session).count("Reminder") == 1
 
 
+@pytest.mark.slow
 def test_a_conversation_over_the_budget_is_shortened_before_the_models_first_answer() -> None:
     """It goes on in the same session when the answer has come, also after a restart; a short question has none."""
     notes = [{"role": "user", "content": f"Note {number}. {WORDS * 4}"} for number in range(30)]
@@ -240,6 +242,7 @@ def test_what_an_agent_asks_beside_its_conversation_does_not_end_it() -> None:
         assert texts_of(state, beside).count("Write a title.") == 1
 
 
+@pytest.mark.slow
 def test_conversations_go_on_where_they_were_after_a_restart() -> None:
     """Named or not: the store has all that it takes to find them."""
     store = InMemoryStore()
@@ -551,6 +554,7 @@ def test_tool_calls_stay_whole() -> None:
             assert not waiting
 
 
+@pytest.mark.slow
 def test_the_clients_of_the_page_work_as_they_stand_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -153,6 +153,7 @@ def test_a_thread_that_cannot_start_takes_no_job(monkeypatch: pytest.MonkeyPatch
     assert done.is_set()
 
 
+@pytest.mark.slow
 def test_the_interpreter_is_exiting_once_its_exit_handlers_run() -> None:
     """Before modules are taken apart."""
     code = "import atexit; from compactor.timers import interpreter_is_exiting as it; print(it());"
