@@ -129,7 +129,7 @@ class Fingerprinter:
             )
         said += [_read_call(call.get("function") or call.get("custom") or call) for call in calls]
         if is_agent and (called := message.get("function_call")):
-            said.append(["called", *_read_call(called)])
+            said.append(["called", *(_read_call(called) if isinstance(called, Mapping) else [called])])
         for key in ("name", "refusal") if role != chat.TOOL else ("refusal",):  # results name their tool only sometimes
             if value := message.get(key):
                 said.append([key, value])

@@ -399,6 +399,7 @@ ODD: dict[str, list[Message]] = {
         {"role": "assistant", "content": None},
         {"role": "user", "content": []},
     ],
+    "a call of no known form": [user("q"), {"role": "assistant", "content": None, "function_call": [{}]}],
     "a mark of erased words": [user("[Redacted]"), says("[Redacted]"), user("q")],
     "a megabyte": [user("q" * 1_000_000), says("a" * 1_000_000)],
 }
