@@ -36,6 +36,8 @@ NAME = "responses"
 _ROLES = ("user", "system", "developer")
 #: Forms of the model's message, whose content is a text or a list, and of a call whose input is free text.
 _LISTED, _CUSTOM = "listed", "custom"
+#: Ends of the types of outputs that answer a call. Any other, such as a program's, is an item of the model's turn.
+_OUTPUTS = ("_call_output", "tool_search_output")
 
 
 def to_chat(items: Iterable[Any], *, instructions: str | None = None) -> list[Message]:
@@ -56,7 +58,7 @@ def read_each(items: Iterable[Any]) -> list[list[Message]]:
     run: list[Block] = []
     shells: dict[str, str] = {}  # a local shell's output names its call by one of these ids as its own
     for place, item in enumerate(read_items(items, NAME), 1):
-        kind, role = item.get("type", "message"), item.get("role")
+        kind, role = item.get("type") or _guess_type(item), item.get("role")
         if not isinstance(kind, str) or (
             kind == "message" and (role not in (*_ROLES, "assistant") or "content" not in item)
         ):
@@ -66,7 +68,7 @@ def read_each(items: Iterable[Any]) -> list[list[Message]]:
             )
         if kind == "message" and role != "assistant":
             message = _read_message(item)
-        elif kind.endswith("_output") and isinstance(
+        elif kind.endswith(_OUTPUTS) and isinstance(
             call_id := item.get("call_id") or shells.get(str(item.get("id"))), str
         ):
             message = _read_output(item, call_id)
@@ -83,6 +85,11 @@ def read_each(items: Iterable[Any]) -> list[list[Message]]:
     if run:
         each[-len(run)].append(_read_run(run))
     return each
+
+
+def _guess_type(item: Block) -> str:
+    """Return the type of an *item* that names none: a reference has an id, and neither role nor content."""
+    return "item_reference" if "id" in item and item.keys() <= {"id", "type"} else "message"
 
 
 def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -318,6 +318,26 @@ def test_a_local_shells_output_answers_the_call_that_its_id_names(own: str) -> N
     assert json.dumps(come_back(responses, responses.to_chat(items))) == json.dumps({"input": items})
 
 
+@pytest.mark.parametrize("item", [{"id": "rs_1"}, {"id": "rs_1", "type": None}])
+def test_a_reference_needs_no_type(item: Item) -> None:
+    items: list[Item] = [{"role": "user", "content": "q"}, item, {"role": "assistant", "content": "a"}]
+    assert json.dumps(come_back(responses, responses.to_chat(items))) == json.dumps({"input": items})
+
+
+def test_a_program_that_the_provider_runs_comes_back_with_its_output() -> None:
+    caller = {"type": "program", "caller_id": "call_1"}
+    items: list[Item] = [
+        {"role": "user", "content": "How many rows?"},
+        {"type": "program", "id": "prog_1", "call_id": "call_1", "code": "count()", "fingerprint": "f"},
+        {"type": "function_call", "call_id": "call_2", "name": "count", "arguments": "{}", "caller": caller},
+        {"type": "function_call_output", "call_id": "call_2", "output": "7", "caller": caller},
+        {"type": "program_output", "id": "po_1", "call_id": "call_1", "result": "7", "status": "completed"},
+        {"role": "assistant", "content": "Seven."},
+        {"role": "user", "content": "Thanks."},
+    ]
+    assert json.dumps(come_back(responses, responses.to_chat(items))) == json.dumps({"input": items})
+
+
 def test_results_come_back_in_the_order_of_keys_that_openai_documents() -> None:
     history: list[Item] = [
         {"role": "user", "content": "q"},
