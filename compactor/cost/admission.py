@@ -193,7 +193,8 @@ class Admission(NamedTuple):
     admitted: Sequence[Claim] = ()
     #: Whether other tickets wait.
     is_queued: bool = False
-    #: Seconds until time alone makes room for one of those; None: a call has to end first.
+    #: Seconds until time alone makes room for one of those, or a permit of another process may expire; None: a call of
+    #: this process has to end first.
     seconds: float | None = None
 
 
@@ -220,8 +221,8 @@ class LimitTransaction:
     def __init__(self, rows: LimitRows, limits: Sequence[Limit], holder: str, wakes: Callable[[str], bool]) -> None:
         self._rows, self._limits, self._holder, self._wakes = rows, limits, holder, wakes
         found = rows.read([PERMIT, ALIVE])
-        #: The processes that are alive, this one included.
-        self._alive = {holder, *(row.key for row in found if row.kind == ALIVE and row.at > rows.now)}
+        #: The processes that are alive, and until when; this one, too.
+        self._alive = {row.key: row.at for row in found if row.kind == ALIVE and row.at > rows.now} | {holder: math.inf}
         #: The permits by key.
         self.permits: dict[str, Claim] = {}
         for claim in (read_claim(row) for row in found if row.kind == PERMIT):
@@ -299,7 +300,7 @@ class LimitTransaction:
                 capacity.marks = self._read_marks(fit)
                 ticket, seconds = choose_ticket(capacity, fit, self._read_usage)
             if ticket is None:
-                return False, Admission(admitted, bool(firsts), seconds)
+                return False, Admission(admitted, bool(firsts), self.find_expiry(seconds))
             rows.put(LimitRow(MARK, ticket.served_mark, ticket.served_mark, rows.now))
             if candidate is not None and ticket.key == candidate.key:
                 return True, Admission(admitted, len(firsts) > 1)
@@ -310,6 +311,13 @@ class LimitTransaction:
             admitted.append(granted)
             if not self._wakes(ticket.holder):
                 rows.notify(f"{NOTICES} {ticket.holder}")
+
+    def find_expiry(self, seconds: float | None = None) -> float | None:
+        """Return the seconds until a permit may expire, for its process was killed or does not take it; *seconds* if
+        that is sooner. None: none expires."""
+        ends = [self._alive[one.holder] if one.taken else one.at for one in self.permits.values()]
+        soonest = min([end - self._rows.now for end in ends] + ([] if seconds is None else [seconds]), default=math.inf)
+        return None if soonest == math.inf else soonest
 
     def find_job_wait(self, claim: Claim) -> float | None:
         """Return the seconds until the job of *claim* tries again by itself, if it is queued and no call is free.

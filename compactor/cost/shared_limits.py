@@ -2,8 +2,9 @@
 
 The store holds permits, the queue of tickets and the usage; ``admission`` chooses the next ticket. The process that
 ends a call admits the next ticket in the same transaction and then wakes its owner: through the dispatcher, directly
-within the process, or by a notice of the store. While a process has permits or knows of waiting tickets, it sends a
-heartbeat to the store every two seconds and frees the permits and tickets of killed processes.
+within the process, or by a notice of the store. While a process has permits or its compactors wait, it sends a
+heartbeat to the store every two seconds, as a lease is renewed. A process that knows of waiting tickets frees the
+permits of killed processes, and looks only when the next one may expire.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from memory.stores.tenants import split_name
 
 from ..config import Limit, Quantity
 from ..errors import LimitReached, SpendExceeded, read_status
-from ..journal import RENEW_SECONDS
+from ..journal import LEASE_SECONDS, RENEW_SECONDS
 from ..summarizers.base import Summarizer, Summary, SummaryRequest
 from ..timers import SYSTEM_CLOCK, Clock, DaemonExecutor, call_weakly
 from ..tokens import TokenCounter
@@ -161,10 +162,15 @@ class SharedLimits:
         if self.dispatcher is None or getattr(summarizer, "deterministic", False):
             return None
         claim = self.make_ticket(summarizer, bool).take_permit(session, role).ticket.claim
+
+        def find(rows: LimitRows) -> tuple[float | None, float | None]:
+            transaction = self._begin(rows)
+            return transaction.find_job_wait(claim), transaction.find_expiry()
+
         with self._asking:
-            wait = self._store.change_limits(lambda rows: self._begin(rows).find_job_wait(claim))
+            wait, expiry = self._store.change_limits(find)
         if wait:
-            self._schedule_heartbeat(Admission(is_queued=True))
+            self._schedule_heartbeat(Admission(is_queued=True, seconds=expiry))
             self._listen(claim.holder)
         return wait
 
@@ -248,7 +254,8 @@ class SharedLimits:
             permits = transaction.permits  # unstored tickets may be among them since an attempt whose answer was lost
             for claim in (*new, *(one.claim for one in unstored if one.claim.key not in permits)):
                 transaction.enqueue(claim)
-            transaction.show_alive([one.claim for one in queued])
+            if self._in_use or queued:
+                transaction.show_alive([one.claim for one in queued])
             _, admission = transaction.admit()
             if expires:
                 transaction.drop_expired()
@@ -262,7 +269,7 @@ class SharedLimits:
         except StoreClosed:
             return ()
         except StoreError:
-            self._schedule_heartbeat(Admission(is_queued=True))
+            self._schedule_heartbeat(Admission(is_queued=True, seconds=RENEW_SECONDS))
             return ()
         with self._lock:
             for ticket in unstored:
@@ -318,9 +325,10 @@ class SharedLimits:
             return ticket is not None
 
     def _schedule_heartbeat(self, admission: Admission) -> None:
-        """Set the timer for the next heartbeat, or for the moment when time makes room, if that is earlier."""
-        seconds = max(min(RENEW_SECONDS, RENEW_SECONDS if admission.seconds is None else admission.seconds), MIN_WAIT)
+        """Set the timer for the next heartbeat, or for the moment when there may be room, if that is earlier."""
         with self._lock:
+            latest = RENEW_SECONDS if self._in_use or self._tickets else LEASE_SECONDS
+            seconds = max(latest if admission.seconds is None else min(latest, admission.seconds), MIN_WAIT)
             now = self._clock.monotonic()
             # One that is overdue for long may have been lost.
             is_set = now - RENEW_SECONDS <= self._heartbeat_at <= now + seconds
@@ -348,7 +356,7 @@ class SharedLimits:
         except RuntimeError:  # no thread could be started
             with self._lock:
                 self._heartbeat_at = math.inf if self._heartbeat_at == at else self._heartbeat_at
-            self._schedule_heartbeat(Admission(is_queued=True))
+            self._schedule_heartbeat(Admission(is_queued=True, seconds=RENEW_SECONDS))
 
     def _send_heartbeat(self, at: float) -> None:
         with self._lock:
