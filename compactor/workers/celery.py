@@ -116,8 +116,9 @@ def _add_jobs(app: Celery, worker: Worker) -> None:
             time.sleep(LIMITED_PAUSE)
         is_waited_out = outcome.reason == BACKING_OFF and not waits  # else each job would start its own chain
         if not is_waited_out and (at := find_retry_time(outcome)) is not None:
-            priority = dispatcher.priorities.find(unescape(session))
-            _send(app, session, role, at, waits=outcome.reason != Skip.LEASED, priority=priority)
+            is_leased = outcome.reason == Skip.LEASED  # its worker may have been killed
+            priority = FIRST if is_leased else dispatcher.priorities.find(unescape(session))
+            _send(app, session, role, at, waits=not is_leased, priority=priority)
 
     @app.task(name=SWEEP, shared=False)  # type: ignore[untyped-decorator]
     def sweep() -> None:

@@ -60,15 +60,16 @@ class ProcrastinateDispatcher:
         self._app = App(connector=connector).open()
         self._priorities = Priorities()
 
-    def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
-        """Enqueue a job; return once it is durable. A job whose time is over goes ahead of all others.
+    def due(self, session: str, role: str, not_before: datetime | None = None, *, first: bool = False) -> None:
+        """Enqueue a job; return once it is durable. A job whose time is over goes ahead of all others; with *first*, so
+        it does when its time has come.
 
         Raises Procrastinate's ``ConnectorException``.
         """
         names = {"session": escape(session), "role": escape(role)}
         lock = hashlib.sha256(f"{names['session']}\0{names['role']}".encode()).hexdigest()
         is_now = not_before is not None and not_before <= datetime.now(UTC)
-        priority = FIRST if is_now else self._priorities.find(session)
+        priority = FIRST if is_now or first else self._priorities.find(session)
         try:
             task = self._app.configure_task(
                 COMPACT, queue=QUEUE, queueing_lock=lock, schedule_at=not_before, priority=priority
@@ -78,7 +79,7 @@ class ProcrastinateDispatcher:
             if is_now:  # one that waits for a later time, or behind others, is not to wait any more
                 self._app.connector.get_sync_connector().execute_query_all(_RUN_NOW, lock=lock, priority=FIRST)
         else:
-            if not is_now:
+            if priority != FIRST:
                 self._priorities.find(session, counts=True)
 
     def create_tables(self) -> None:
@@ -114,7 +115,8 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
         if outcome.reason == Skip.LIMITED:
             await asyncio.sleep(LIMITED_PAUSE)
         if (at := find_retry_time(outcome)) is not None:
-            await run_in_thread(partial(dispatcher.due, unescape(session), unescape(role), at))
+            first = outcome.reason == Skip.LEASED  # its worker may have been killed
+            await run_in_thread(partial(dispatcher.due, unescape(session), unescape(role), at, first=first))
 
     @app.periodic(cron="* * * * *")
     @app.task(name=SWEEP, queue=UPKEEP, queueing_lock=SWEEP)
@@ -128,7 +130,7 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
         for queue in (QUEUE, UPKEEP):
             for job in await jobs.get_stalled_jobs(queue=queue, seconds_since_heartbeat=STALLED):
                 try:
-                    await jobs.retry_job(job)
+                    await jobs.retry_job(job, priority=FIRST)
                 except UniqueViolation:  # another such job waits already
                     await jobs.finish_job(job, Status.FAILED, delete_job=True)
 

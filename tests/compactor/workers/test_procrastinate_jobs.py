@@ -185,6 +185,24 @@ def test_no_more_jobs_run_than_asked_for_and_they_hold_up_no_rescue(postgres_url
             worker.wait_for(lambda calls: len(calls) == 3)
 
 
+def test_a_job_that_waits_for_a_lease_goes_ahead_when_that_ends(postgres_url: str) -> None:
+    """Its session's worker may have been killed; whatever was enqueued since waits behind it."""
+    worker = RecordingWorker(Outcome(reason="leased", retry_in=60.0))
+    with ProcrastinateDispatcher(postgres_url) as dispatcher:
+        dispatcher.create_tables()
+        dispatcher.due("s", "a")
+        with (
+            working(postgres_url, worker),
+            psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as connection,
+        ):
+            found, until = [], time.monotonic() + SOON
+            while not found and time.monotonic() < until:
+                found = connection.execute(
+                    "SELECT priority FROM procrastinate_jobs WHERE scheduled_at > now() AND status = 'todo'"
+                ).fetchall()
+    assert found == [(1,)]
+
+
 def test_what_is_left_at_the_end_is_given_back(postgres_url: str) -> None:
     """A job that outlasts the time that it gets waits for another worker."""
     go_on = threading.Event()
