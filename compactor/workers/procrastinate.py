@@ -152,14 +152,14 @@ async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds:
     }
     with ProcrastinateDispatcher(url, max_connections=concurrency + 1) as dispatcher:
         await asyncio.to_thread(dispatcher.create_tables)
-        # An app each: its workers share the clocks of sweeps and rescues.
-        workers = [
-            asyncio.ensure_future(_run(make_app(url, worker, dispatcher), queue, **options | more))
-            for queue, more in (
-                (QUEUE, {"concurrency": concurrency}),
-                (UPKEEP, {"install_signal_handlers": False, "listen_notify": False}),
-            )
-        ]
+
+        async def run(queue: str, **more: Any) -> None:
+            # An app each: the workers of one would share the clocks of sweeps and rescues.
+            async with make_app(url, worker, dispatcher).open_async() as app:
+                await app.run_worker_async(queues=[queue], **options | more)
+
+        upkeep = run(UPKEEP, listen_notify=False, install_signal_handlers=False)
+        workers = [asyncio.ensure_future(one) for one in (run(QUEUE, concurrency=concurrency), upkeep)]
         try:
             await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -169,8 +169,3 @@ async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds:
         for error in ended:
             if isinstance(error, Exception):
                 raise error
-
-
-async def _run(app: App, queue: str, **options: Any) -> None:
-    async with app.open_async():
-        await app.run_worker_async(queues=[queue], **options)
