@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from ...summarizers import AnthropicSummarizer, OpenAISummarizer
 from ...summarizers.base import SummarizerError, Summary, SummaryRequest
-from ...summarizers.model import ModelSummarizer, make_http_options
+from ...summarizers.model import make_http_options
 from ...summarizers.response_limits import limit_connections
 from ...timers import SYSTEM_CLOCK, Clock, call_weakly
 
@@ -28,6 +28,11 @@ _FORWARDED = ("openai-organization", "openai-project", "anthropic-beta", "anthro
 #: Headers with keys, spelled as the SDKs do: only then do they replace the SDKs' own.
 _KEYS = ("Authorization", "X-Api-Key", "Api-Key")
 _READ = (_KEYS, _FORWARDED)
+#: By the provider's name: the summarizer, and the module and the class of its client.
+_KINDS: Mapping[str, tuple[type[AnthropicSummarizer | OpenAISummarizer], str, str]] = {
+    "anthropic": (AnthropicSummarizer, "anthropic", "Anthropic"),
+    "openai": (OpenAISummarizer, "openai", "OpenAI"),
+}
 #: Clients insist on a key; some endpoints need none.
 _NO_KEY = "not-needed"
 
@@ -71,28 +76,14 @@ def _make_client_class(sdk: str, name: str) -> Any:
     return type(name, (getattr(import_module(sdk), name),), {"auth_headers": property(lambda _client: {})})
 
 
-class _RequestClient(ModelSummarizer):
-    """A summarizer that sends the caller's keys in the headers that they came in."""
-
-    def __init__(self, endpoint: _Endpoint, connections: Connections) -> None:
-        self._target, self._connections = endpoint, connections
-        super().__init__(endpoint.model, base_url=endpoint.url, api_key=_NO_KEY)
-
-    def _make_client(self, key: str, base_url: str) -> Any:
-        headers = dict(self._target.keys or (("X-Api-Key", key),)) | dict(self._target.forwarded)
-        key = next(iter(headers.values()))  # OpenAI's sends it as a bearer's if no other Authorization is given
-        pool = self._connections.find(self._CLIENT[0])
-        return _make_client_class(*self._CLIENT)(
-            api_key=key, base_url=base_url, max_retries=0, http_client=pool, default_headers=headers
-        )
-
-
-class _OpenAI(_RequestClient, OpenAISummarizer):
-    pass
-
-
-class _Anthropic(_RequestClient, AnthropicSummarizer):
-    pass
+def _make_summarizer(endpoint: _Endpoint, connections: Connections) -> Callable[[SummaryRequest], Summary]:
+    """Return a summarizer that sends the caller's keys in the headers that they came in."""
+    kind, sdk, name = _KINDS[endpoint.kind]
+    headers = dict(endpoint.keys or (("X-Api-Key", _NO_KEY),)) | dict(endpoint.forwarded)
+    key = next(iter(headers.values()))  # OpenAI's sends it as a bearer's if no other Authorization is given
+    options = {"http_client": connections.find(sdk), "default_headers": headers}
+    client = _make_client_class(sdk, name)(api_key=key, base_url=endpoint.url, **options)
+    return kind(endpoint.model, client=client)
 
 
 class RequestSummarizer:
@@ -127,7 +118,7 @@ class RequestSummarizer:
             raise SummarizerError("no request of this session has brought a key lately")
         summarizers = self._summarizers  # a session's calls take turns; ``forget`` replaces the dictionary
         if (summarize := summarizers.pop(endpoint, None)) is None:
-            summarize = (_Anthropic if endpoint.kind == "anthropic" else _OpenAI)(endpoint, self._connections)
+            summarize = _make_summarizer(endpoint, self._connections)
         summarizers[endpoint] = summarize
         if len(summarizers) > MAX_MODELS:
             summarizers.popitem(last=False)
