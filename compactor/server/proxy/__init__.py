@@ -146,7 +146,8 @@ class _Proxy:
         elif "content-length" not in headers and "transfer-encoding" not in headers:
             stream = None
         body = Upload(raw, stream)
-        length = headers.get("content-length")
+        # Beside Transfer-Encoding, Content-Length does not count (RFC 9112, 6.3).
+        length = headers.get("content-length") if "transfer-encoding" not in headers else None
         size = length if stream is not None else str(len(raw)) if raw or length is not None else None
         forwarded = forward_headers(headers.raw, size)
         send = partial(self.relay.send, request.method, *_find_target(kind, base, request.scope), forwarded, body)

@@ -506,6 +506,21 @@ def test_bodies_over_the_limit_are_forwarded_unread(path: str, has_length: bool)
     assert told == (["BodyTooLong"] if path == "chat/completions" else [])
 
 
+def test_a_length_beside_an_encoding_is_not_forwarded() -> None:
+    """The endpoint could take the rest of the body for another request."""
+    head = "POST /v1/files HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n"
+    with (
+        ModelServer("") as model,
+        RawServer() as raw,
+        proxy(model, upstreams={"openai": f"{raw.url}/v1"}) as (url, _),
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client,
+    ):
+        client.sendall(head.encode() + b"b\r\nfrom a file\r\n0\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 200"
+        assert b"from a file" in raw.received[0]
+        assert b"content-length" not in raw.received[0].lower()
+
+
 @pytest.mark.parametrize("path", ["files", "chat/completions"])
 def test_a_client_that_leaves_within_its_body_leaves_nothing_behind(path: str) -> None:
     with ModelServer("") as model, proxy(model) as (url, _), structlog.testing.capture_logs() as logs:
