@@ -55,6 +55,8 @@ from .explanations import SKIPS, describe_check, describe_event
 
 #: Number of newest rounds that are searched for roles.
 ROUNDS_SEARCHED = 200
+#: Number of rounds whose tokens estimate those of others.
+SAMPLE = 16
 #: Longer texts are cut before they reach a browser; the reference reloads the whole text.
 MAX_TEXT = 100_000
 _UNBOUNDED = 10**12
@@ -219,6 +221,8 @@ class RoleView(BaseModel):
     last_error: str | None
     circuit_open: bool
     description: str
+    #: Whether ``original_tokens``, and those of the covered rounds in the strip, are an estimate.
+    estimated: bool
     strip: Strip
 
 
@@ -270,11 +274,13 @@ class Inspection:
     """One role of a session at one moment. Views are computed on request.
 
     The budget is that of the last prompt in this process, else *budget*; None: nothing is cut. *model* counts the
-    tokens and sets the prices.
+    tokens and sets the prices. With *estimate*, the tokens of covered rounds are estimated, so that none is read.
     """
 
-    def __init__(self, memory: Memory, role: str, *, budget: int | None = None, model: str = "") -> None:
-        self.memory, self.role, self.model = memory, role, model
+    def __init__(
+        self, memory: Memory, role: str, *, budget: int | None = None, model: str = "", estimate: bool = False
+    ) -> None:
+        self.memory, self.role, self.model, self.estimate = memory, role, model, estimate
         self.now = memory.snapshot
         self.rounds = self.now.get_rounds(role)
         self.compaction = self.rounds.anchor(self.now.get_journal(role).current)
@@ -314,11 +320,22 @@ class Inspection:
     @cached_property
     def _totals(self) -> list[int]:
         """Prefix sums of the rounds' original tokens: one before each index, and the total."""
+        if self.estimate:
+            return self._estimate_totals()
         prefix_sums = self.original.compute_prefix_sums(self.rounds, self.view.closed, _NO_REDUCTIONS)
         totals = [one.tokens for one in prefix_sums.totals[: self.view.closed + 1]]
         for index in range(self.view.closed, self.rounds.total):
             totals.append(totals[-1] + self._count_original(self.rounds[index]))
         return totals
+
+    def _estimate_totals(self) -> list[int]:
+        """Return totals with the prompt's tokens of each round in it, and the mean of some rounds for each other."""
+        end, shown = self.view.end, self._shown
+        first = max(end - SAMPLE, 0)
+        sample = [self._count_original(self.rounds[at]) for at in range(first, min(first + SAMPLE, self.rounds.total))]
+        mean = sum(sample) // max(len(sample), 1)
+        tail = (shown[self.rounds.get_number(index)] or mean for index in range(end, self.rounds.total))
+        return [*accumulate((*[mean] * end, *tail), initial=0)]
 
     def _count_original(self, round_: Round) -> int:
         return sum(count_message(message, self.count) for message in from_round(round_, self.role))
@@ -694,6 +711,7 @@ class Inspection:
             last_error=status.last_error if status else None,
             circuit_open=bool(status and status.circuit_open),
             description=compactor.describe() if status else "",
+            estimated=self.estimate,
             strip=self.make_strip(),
         )
 

@@ -92,12 +92,12 @@ def make_page_router(state: ServerState) -> APIRouter:
         return StreamingResponse(_listen(state, tenant), media_type="text/event-stream")
 
     @contextmanager
-    def inspect(tenant: str, session: str, role: str = "") -> Iterator[Inspection]:
+    def inspect(tenant: str, session: str, role: str = "", **options: bool) -> Iterator[Inspection]:
         with state.open(tenant, session) as opened:
             opened.memory.refresh()
             if not opened.memory.snapshot.number:
                 raise HTTPException(404, "there is no such session")
-            yield Inspection(opened.memory, role, budget=settings.budget, model=settings.config.model or "")
+            yield Inspection(opened.memory, role, budget=settings.budget, model=settings.config.model or "", **options)
 
     @router.get("/inspect/session")
     def inspect_session(tenant: Tenant, session: str) -> SessionView:
@@ -105,8 +105,8 @@ def make_page_router(state: ServerState) -> APIRouter:
             return copy_with(describe_session(inspection.memory, settings.roles), session=session)
 
     @router.get("/inspect/role")
-    def inspect_role(tenant: Tenant, session: str, role: str) -> RoleView:
-        with inspect(tenant, session, role) as inspection:
+    def inspect_role(tenant: Tenant, session: str, role: str, estimate: bool = False) -> RoleView:
+        with inspect(tenant, session, role, estimate=estimate) as inspection:
             return inspection.describe_role()
 
     @router.get("/inspect/round")

@@ -136,30 +136,32 @@ async function showSession(session, askedRole, tab) {
   main.replaceChildren(
     el("div", { class: "row" }, el("h1", { text: session }), el("label", { class: "row quiet" }, "role", roles), actions),
     inner.message, inner.figures, inner.state, inner.strip, inner.tabs, inner.panel);
-  await load(inner);
+  await load(inner, file ? {} : { estimate: true }); // counting the tokens of a long session takes a second
   if (page !== shown) return;
   openTab(inner, inner.tab);
   refresh = async () => {
     await load(inner);
     if (page === shown && inner.tab !== "rounds") openTab(inner, inner.tab, true);
   };
+  if (!file) await load(inner);
 }
 
-async function load(inner) {
+async function load(inner, options = {}) {
   const { session, role } = inner;
   let figures;
   try {
-    figures = await get("role", { session, role });
+    figures = await get("role", { session, role, ...options });
   } catch (error) {
     inner.strip.replaceChildren(makeProblem(error));
     return;
   }
   if (inner.page !== shown) return;
   const saved = figures.original_tokens ? Math.round(100 * (1 - figures.prompt_tokens / figures.original_tokens)) : 0;
+  const about = figures.estimated ? "≈ " : "";
   inner.figures.replaceChildren(
     makeFigure("next prompt", formatNumber(figures.prompt_tokens), `tokens, ${figures.budget ? "of " + formatNumber(figures.budget) : "no budget known"}`),
-    makeFigure("as it was said", formatNumber(figures.original_tokens), "tokens"),
-    makeFigure("saved", `${saved} %`, "of each prompt"),
+    makeFigure("as it was said", `${about}${formatNumber(figures.original_tokens)}`, "tokens"),
+    makeFigure("saved", `${about}${saved} %`, "of each prompt"),
     makeFigure("rounds", formatNumber(figures.rounds), `${formatNumber(figures.covered)} in the summary`),
     makeFigure("summary", formatNumber(figures.summary_tokens), `tokens, generation ${figures.generation}`),
     makeFigure("compactor", figures.state || "none here", figures.circuit_open ? "circuit open" : figures.skip_reason || (figures.state ? "" : "this process runs none")));

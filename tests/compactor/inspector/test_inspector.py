@@ -152,6 +152,16 @@ def test_the_series_is_shorter_with_compaction(shop: Memory) -> None:
     assert series.unit == "dollars"
 
 
+def test_an_estimate_differs_only_in_the_original_tokens_of_rounds_that_are_not_shown(shop: Memory) -> None:
+    """So a page shows a long session before its tokens are counted."""
+    exact, estimate = (Inspection(shop, "assistant", estimate=one).describe_role() for one in (False, True))
+    assert (exact.estimated, estimate.estimated) == (False, True)
+    original = {"original_tokens", "strip", "estimated"}
+    assert estimate.model_dump(exclude=original) == exact.model_dump(exclude=original)
+    assert (estimate.strip.states, estimate.strip.shown) == (exact.strip.states, exact.strip.shown)
+    assert abs(estimate.original_tokens - exact.original_tokens) < exact.original_tokens / 2
+
+
 def test_no_prompt_of_the_series_is_over_the_budget(shop: Memory) -> None:
     """Also where no compaction had come in time: what was over was left out."""
     whole, cut = (Inspection(shop, "assistant", budget=budget).compute_series() for budget in (None, 300))
