@@ -32,6 +32,8 @@ HALF_LIFE = 32
 MAX_ROUNDS = 4 * HALF_LIFE
 #: Assumed calls of the agent's model during a compaction, until measured.
 FIRST_LATENCY = 1.0
+#: Number of compactions whose longest latency is the margin below the budget.
+LATENCIES = 4
 #: Share of the usual bound at which an open round is reduced: it grows by several calls until it is summarised.
 OPEN_SHARE = 0.9
 #: Share of the model's window for prompts without a known budget; the rest is for the answer.
@@ -175,9 +177,10 @@ def cost_optimal(
     None: as its answers have been so far.
 
     It is never due for fewer than *min_new_tokens* (by default 1.5 times a usual summary), because each compaction
-    may lose something. It is always due before the prompt, in the provider's count, reaches *budget*, with the growth
-    during a compaction as a margin, at most half the budget. None: ``max_tokens``, or most of the model's window. It is
-    also due at the ``threshold`` or ``max_tokens`` that the compactor's configuration sets.
+    may lose something. It is always due before the prompt, in the provider's count, reaches *budget*, with a margin for
+    the growth during the longest of the newest compactions and one call more, at most half the budget. None:
+    ``max_tokens``, or most of the model's window. It is also due at the ``threshold`` or ``max_tokens`` that the
+    compactor's configuration sets.
 
     *latency_calls*: calls of the agent's model during a compaction; None: measured. *calls_left*: remaining calls, or a
     callable ``View -> float | None``. A compaction that these calls would not repay is skipped, unless the budget
@@ -221,8 +224,9 @@ class CostOptimal(Trigger):
         self._config = CompactorConfig()
         #: The trigger that the configuration sets, if any.
         self._configured: Trigger | None = None
-        #: Measured calls of the model during a compaction.
+        #: Measured calls of the model during a compaction: newer ones weigh more; and those of the newest compactions.
         self._latency: float | None = None
+        self._latencies: tuple[int, ...] = ()
         self._pauses = Pauses()
         #: The numbers by which it decided last.
         self.evaluation: CostEvaluated | None = None
@@ -239,6 +243,7 @@ class CostOptimal(Trigger):
             configured.append(over_tokens(max(1, int(config.max_tokens * config.token_ratio))))
         trigger._configured = functools.reduce(operator.or_, configured) if configured else None
         trigger._latency = trigger._last_due = trigger.evaluation = None
+        trigger._latencies = ()
         trigger._pauses = Pauses()
         return trigger
 
@@ -328,9 +333,13 @@ class CostOptimal(Trigger):
             work is not None and work.takes_continued and work.may_continue(view.token_cache.prompt_limits.model)
         )
         likely_cold, recheck_in = self._pauses.estimate_likely_cold(idle, continues=continues)
-        # A compaction that begins at this number of prompt tokens is ready before they reach the budget.
+        # A compaction that begins at this number of prompt tokens is ready before they reach the budget. The margin is
+        # for the longest of recent compactions, not for a mean one: to begin a call too late costs a whole prompt,
+        # because rounds leave it before the summary comes; a call too early costs a small share of a compaction. One
+        # more call, because the prompt before this one may have been just below the ceiling.
         budget = self.budget or self._config.max_tokens or int(USABLE * view.window)
-        meanwhile = max(self._latency_calls, FIRST_LATENCY) * sizes.per_call * view.usage.correction
+        longest = max([self._latency_calls, *(self._latencies if self._given_latency is None else ())])
+        meanwhile = (longest + 1) * sizes.per_call * view.usage.correction
         ceiling = max(budget - math.ceil(meanwhile), budget // 2)
         tokens = view.corrected_tokens
         left = self._calls_left(view) if callable(self._calls_left) else self._calls_left
@@ -410,4 +419,5 @@ class CostOptimal(Trigger):
         if view.compaction.end_round_id == end_round_id and view.rounds is not rounds:
             went_by = max(view.count_calls_after(view.end) - calls, 0)
             self._latency = went_by if self._latency is None else (self._latency + went_by) / 2
+            self._latencies = (*self._latencies, went_by)[-LATENCIES:]
             self._last_due = None

@@ -188,7 +188,8 @@ def test_the_budget_is_kept_whatever_is_cheapest() -> None:
 
     assert verdict.cost_evaluation is not None
     assert verdict.cost_evaluation.reason == "budget"
-    assert verdict.token_threshold == verdict.cost_evaluation.ceiling == 5_000 - 2 * ROUND
+    assert verdict.token_threshold == verdict.cost_evaluation.ceiling
+    assert verdict.cost_evaluation.ceiling == pytest.approx(5_000 - 3 * ROUND, abs=1), "one more: the prompt between"
     assert verdict.cost_evaluation.ceiling <= verdict.cost_evaluation.tokens < 5_000 - ROUND
     assert view_of(chat(first)).find_due_end(CompactorConfig(retain_recent=6), verdict.token_threshold) > 0
 
@@ -367,6 +368,19 @@ def test_the_latency_is_measured_by_the_calls_that_go_by() -> None:
         assert one.retained == pytest.approx(2 * ROUND + one.latency_calls * one.per_call, abs=1)
         measured.append(one.latency_calls)
     assert measured == [3, 4, 4.5]
+
+
+def test_the_margin_below_the_budget_is_for_the_longest_of_the_newest_compactions() -> None:
+    """A slow one would otherwise be followed by one that begins too late; four quick ones later it is forgotten."""
+    due, memory, covered, margins = cost_optimal(min_new_tokens=0, budget=60_000).within(CONFIG), Memory("s"), 0, []
+    for went_by in (5, 1, 1, 1, 1):
+        while not due(view := view_of(memory, covered)):
+            chat(1, memory=memory)
+        covered = view.find_due_end(CONFIG)
+        chat(went_by, memory=memory)
+        one = cost_evaluation(due, view_of(memory, covered))
+        margins.append((60_000 - one.ceiling) / one.per_call)
+    assert margins == pytest.approx([6, 6, 6, 6, 2.25], abs=0.01), "and one call more, for the prompt in between"
 
 
 def test_a_latency_that_is_given_is_not_measured() -> None:
