@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,23 @@ def test_what_was_played_before_stays_on_the_page(tmp_path: Path, monkeypatch: p
     assert "Given up: sliding_window." in page
     ended = {"scenarios": {"chat": [found["scenarios"]["chat"][1] | {"label": "sliding_window"}]}, "given_up": {}}
     assert beside(found, ended, ["nothing", "sliding_window"])["given_up"] == {"chat": []}
+
+
+def test_a_conversation_whose_data_is_elsewhere_stays_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clone without the real dialogues writes the other tables, and keeps theirs as it is."""
+    monkeypatch.setitem(command.SCENARIOS, "chat", lambda: small(12))
+    monkeypatch.setitem(command.SCENARIOS, "airline", partial(airline, path=tmp_path / "nowhere.jsonl"))
+    monkeypatch.setattr(playing, "_driven", driven)
+    (tmp_path / "comparison.json").write_text('{"scenarios": {"airline": [{"label": "nothing"}]}}', encoding="utf-8")
+    before = f"{RESULTS}\n### chat\n\nold\n\n### airline\n\n| as it was |\n\n## More\n"
+    (tmp_path / "benchmarks.md").write_text(before, encoding="utf-8")
+    command.main(["--only", "nothing", "--scenarios", "chat", "--docs", str(tmp_path)])
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    assert "| no compaction |" in page
+    assert "old" not in page
+    assert page.endswith("\n\n### airline\n\n| as it was |\n\n## More\n")
 
 
 def test_own_cpu_is_beside_what_was_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

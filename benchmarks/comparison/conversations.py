@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 #: Real dialogues between customers and an airline's agent, one a line, where they are there.
-AIRLINE = Path(__file__).parents[3] / "shared" / "data" / "airline.jsonl"
+AIRLINE = Path(os.environ.get("COMPACTOR_DATA", Path(__file__).parents[3] / "shared" / "data")) / "airline.jsonl"
 
 #: Words in the model's answers that change notes, for the conversations that are played with several.
 CHANGE_WORDS = (100, 50, 200, 400)

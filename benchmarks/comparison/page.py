@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.quality import tables
 
-from .conversations import SCENARIOS, Scenario
+from .conversations import SCENARIOS, Absent, Scenario
 from .money import LISTS
 from .plot import plotted
 from .report import cpu_table, least_table, related, table, words_table
@@ -62,13 +62,15 @@ def written(folder: Path, results: Results) -> None:
     page = folder / "benchmarks.md"
     if page.is_file():
         head, found, after = page.read_text(encoding="utf-8").partition(RESULTS)
-        _, heading, rest = after.partition("\n## ")
+        before, heading, rest = after.partition("\n## ")
         if found:
-            tables_here = "\n".join([f"{head}{RESULTS}{PICTURE}", *_sections(results)]).rstrip() + "\n"
+            tables_here = "\n".join([f"{head}{RESULTS}{PICTURE}", *_sections(results, before)]).rstrip() + "\n"
             page.write_text(tables_here + heading + rest, encoding="utf-8")
 
 
-def _sections(results: Results) -> Iterator[str]:
+def _sections(results: Results, before: str) -> Iterator[str]:
+    """Give the section of each conversation; what stands *before*, if its data is not on this machine."""
+    there = {part.partition("\n")[0]: f"### {part}" for part in before.split("\n### ")}
     for name, rows in results["scenarios"].items():
         given_up = results["given_up"].get(name, ())
         if name == CPU:
@@ -76,7 +78,10 @@ def _sections(results: Results) -> Iterator[str]:
         elif name == QUALITY:
             yield tables(rows)
         else:
-            yield section(SCENARIOS[name](), rows, given_up)
+            try:
+                yield section(SCENARIOS[name](), rows, given_up)
+            except Absent:
+                yield there.get(name, "")
 
 
 def section(scenario: Scenario, rows: Sequence[Mapping[str, Any]], given_up: Sequence[str]) -> str:
