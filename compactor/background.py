@@ -393,11 +393,11 @@ class ContextCompactor:
         return current
 
     def describe(self) -> str:
-        """Return how this compactor works and why, in some five lines: when it compacts, how it asks, and how often
-        that has failed."""
+        """Return how this compactor works and why, in five lines: its budget, prices, when it compacts, how it asks,
+        and its strategies. One more says how often that has failed."""
         cycle, failures = self._cycle, self._runner.failures
         names = ", ".join(getattr(one, "__name__", type(one).__name__) for one in cycle.strategies)
-        lines = [*cycle.trigger.describe(self.config), *cycle.summarizer_stats.describe()]
+        lines = [*cycle.trigger.describe(self.config), cycle.summarizer_stats.describe()]
         if failures:
             compaction = self.get_compaction()
             often = "once" if failures == 1 else f"{failures} times in a row"

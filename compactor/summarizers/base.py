@@ -182,8 +182,8 @@ class SummarizerStats:
         """Whether the summarizer reads the agent's prompt from the provider's cache, or has not tried for long."""
         return self.cached_share is None or self.cached_share >= MIN_CACHED or self.separate >= TRY_AGAIN
 
-    def describe(self) -> list[str]:
-        """Return lines about the model's requests and its answers."""
+    def describe(self) -> str:
+        """Return a line about the model's requests and its answers."""
         if not self.continued and not self.separate:
             asks = "nothing so far"
         elif self.continued:
@@ -192,7 +192,7 @@ class SummarizerStats:
             share = self.cached_share
             tried = f"; {share:.0%} of the agent's prompt came from the cache" if share is not None else ""
             asks = f"with a transcript{tried}"
-        known = [
+        answers = [
             f"{name} {tokens:,.0f} tokens"
             for name, tokens in (
                 ("all notes", self.full),
@@ -201,11 +201,11 @@ class SummarizerStats:
             )
             if tokens is not None
         ]
-        writes = f"Writes: {', '.join(known) or 'nothing so far'}"
         if self.thoughts is not None and self.thoughts >= MIN_THOUGHTS:
-            writes += f"; thinks {self.thoughts:,.0f} tokens per answer"
-        asked = f"; {self.refused_changes} of {self.asked_for_changes} lists of changes were refused"
-        return [f"Asks: {asks}.", f"{writes}{asked if self.asked_for_changes else ''}."]
+            answers.append(f"thinks {self.thoughts:,.0f} tokens per answer")
+        if self.asked_for_changes:
+            answers.append(f"{self.refused_changes} of {self.asked_for_changes} lists of changes refused")
+        return f"Asks: {asks}." + (f" Answers so far: {', '.join(answers)}." if answers else "")
 
     def note_answer(
         self,

@@ -146,6 +146,18 @@ def test_until_a_prompt_was_composed_the_rule_of_rounds_decides() -> None:
     assert "Budget: unknown" in session.compactor.describe()
 
 
+def test_it_says_in_five_lines_what_was_chosen() -> None:
+    """From the first prompt on, and with what its model has answered."""
+    session = Session(Client(hit=0.9)).turns(1)
+    beginnings = ["Budget", "Prices", "Due", "Asks", "Strategies, in this order"]
+    assert [line.partition(":")[0] for line in session.compactor.describe().splitlines()] == beginnings
+    session.turns(59)
+    said = session.compactor.describe().splitlines()
+    assert [line.partition(":")[0] for line in said] == beginnings
+    assert "after the agent's last prompt" in said[3]
+    assert "lists of changes refused" in said[3]
+
+
 # Tool results
 
 
