@@ -118,7 +118,7 @@ def converse(publish: str, every: int, turns: int = TURNS) -> Outcome:
 
 
 def main() -> None:
-    print("| a pause after every | when_ready | deferred | | shown, and why | longest prompt |")
+    print("| a pause after every | immediately | deferred | | shown, and why | longest prompt |")
     print("|---|--:|--:|--:|---|---|")
     for every in EVERY:
         ready, held = converse("immediately", every), converse("deferred", every)
