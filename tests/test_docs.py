@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import pkgutil
 import re
 import runpy
@@ -323,6 +324,23 @@ def test_names_on_the_pages_exist(page: str) -> None:
         written = re.findall(r"\b[A-Za-z_]\w+", re.sub(r"\".*?\"|'.*?'|COMPACTOR_\w+=\w+", "", span))
         missing = [name for name in written if name not in known]
         assert not missing, f"`{span}` on {page}"
+
+
+def test_the_costs_on_the_pages_are_those_of_the_newest_comparison() -> None:
+    """What the pages say of the newcomer's two lines is what ``benchmarks/run`` has written beside them."""
+    played = json.loads(text_of("docs/comparison.json"))["scenarios"]
+    rows = {name: row for name, rows in played.items() for row in rows if row.get("label") == "ours:messages"}
+    costs = {name: f"{row['relative'][0]:.2f}" for name, row in rows.items() if row.get("relative")}
+    page = text_of("docs/benchmarks.md")
+    (told,) = re.findall(r"\*\*The two lines cost (.+?)\*\*", page)
+    assert re.findall(r"(0\.\d\d) in `(\w+)`", told) == [
+        (costs[name], name) for name in ("chat", "tools", "weeks", "task")
+    ]
+    assert re.findall(r"`other`,\s+the two lines cost (0\.\d\d)", page) == [costs["other"]]
+    assert re.findall(r"`airline`, cost (0\.\d\d)", page) == [costs["airline"]]
+    one_model = [cost for name, cost in costs.items() if name != "other"]
+    assert re.findall(r"the cost is (0\.\d\d) to (0\.\d\d)", text_of("README.md")) == [(min(one_model), max(one_model))]
+    assert re.findall(r"this costs (0\.\d\d) of no compaction", text_of("docs/cost.md")) == [costs["task"]]
 
 
 def test_the_table_of_fields_is_the_configuration() -> None:
