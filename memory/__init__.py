@@ -32,7 +32,7 @@ from .recall import Recall
 from .rounds import USER, Attachment, Post, Round, ToolCall
 from .search import RECALL_TOOLS, Hit
 from .stores import InMemoryStore, SessionRow, Store, delete_files, expire, list_expired, open_store, purge_tenant
-from .sync import Synced
+from .synced import Synced
 from .usage import Usage
 from .visibility import Rounds
 

@@ -21,6 +21,7 @@ from . import messages as chat
 from .log.redaction import REDACTED
 from .log.state import Snapshot
 from .rounds import USER, Post, Round, copy_with, thaw
+from .synced import pack_place, unpack_place
 from .values import ValueObject
 from .visibility import filter_posts
 
@@ -35,16 +36,6 @@ _SENDERS = (chat.ASSISTANT, USER, chat.TOOL, chat.FUNCTION, *chat.SYSTEM)
 #: Senders of messages that answer no call.
 _BEGIN = (chat.ASSISTANT, USER)
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-
-
-def pack_place(number: int, post: int) -> int:
-    """Return the place of a post in the log as one number: 8 bytes in an array, and ordered as the log."""
-    return number << 32 | post
-
-
-def unpack_place(place: int) -> tuple[int, int]:
-    """Return the round number and the post number of *place*."""
-    return place >> 32, place & 0xFFFF_FFFF
 
 
 def get_print(prints: bytes, index: int) -> bytes:

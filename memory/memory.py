@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 from . import messages as chat
 from .arguments import name_kind, read_round_id, require, require_role, takes
@@ -38,10 +38,13 @@ from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_u
 from .search import Hit, find_hits, split_query, sync_index
 from .stores import InMemoryStore, Store
 from .stores.base import adapt_store
-from .sync import NEWEST, Synced, SyncState, list_messages, sync_messages
+from .synced import Synced
 from .usage import Usage
 from .values import ValueObject
 from .visibility import Rounds, sees
+
+if TYPE_CHECKING:
+    from .sync import SyncState
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -483,6 +486,8 @@ class Memory(Log):
         Objects of the last call are not compared again, apart from the newest 50; with *verify*, all are. Raises
         ``MessageError`` with the place of the first item that is no chat message, and writes nothing.
         """
+        from .sync import NEWEST, sync_messages
+
         return sync_messages(self, messages, on_divergence, newest=sys.maxsize if verify else NEWEST)
 
     async def async_sync(
@@ -494,6 +499,8 @@ class Memory(Log):
     ) -> Synced:
         """Do what ``sync`` does, always on another thread: to compare thousands of messages takes long. It is in order
         with ``aappend``. Do not change the messages before it returns."""
+        from .sync import list_messages
+
         call = partial(self.sync, list_messages(messages), on_divergence=on_divergence, verify=verify)
         return await self._find_lane().run(call)
 

@@ -10,7 +10,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import messages as chat
@@ -26,7 +25,7 @@ from .alignment import (
     follow,
     list_parts,
 )
-from .arguments import name_kind, require
+from .arguments import name_kind
 from .entries import HEADER_MESSAGE, HEADER_PART
 from .errors import HistoryDiverged, MessageError
 from .fingerprints import (
@@ -38,14 +37,13 @@ from .fingerprints import (
     begins,
     get_print,
     is_result,
-    pack_place,
     read_log,
-    unpack_place,
 )
 from .log.rewind import find_cut
 from .log.state import Snapshot
-from .references import make_reference, parse_reference
+from .references import make_reference
 from .rounds import EMPTY, Post, copy_with
+from .synced import NOWHERE, Synced, make_place_reference, pack_place, unpack_place
 from .values import ValueObject
 
 if TYPE_CHECKING:
@@ -53,52 +51,9 @@ if TYPE_CHECKING:
 
 #: Messages at the end of the host's list that are compared by content, even if they are the objects of the last call.
 NEWEST = 50
-#: The place of skipped messages at the end of the host's list.
-NOWHERE = 2**64 - 1
 #: The keys that give a message content, and those by which a result without an id names its tool.
 SAYS = chat.CHAT_KEYS - {"role", "name", "tool_call_id"}
 TOOL_NAMES = frozenset(("name", "tool_name"))
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Synced(ValueObject):
-    """The result of ``sync``."""
-
-    #: Number of the host's messages that were written now, and that the log had already.
-    appended: int
-    kept: int
-    #: Number of log messages that the host has dropped. They stay in the log.
-    dropped: int = 0
-    #: Number of log messages that are hidden now, because the host's history continued without them.
-    undone: int = 0
-    #: Number of the host's messages that replace dropped ones, such as a summary. They are not in the log.
-    skipped: int = 0
-    _header_size: int = field(default=0, repr=False, compare=False)
-    #: A skipped message has the place of the next message that is in the log.
-    _places: Sequence[int] = field(default=(), repr=False, compare=False)
-
-    @property
-    def references(self) -> list[str | None]:
-        """The reference of each of the host's messages, such as ``r3.p2``; None for leading system messages and for
-        skipped ones."""
-        pairs = pairwise([*self._places, NOWHERE])
-        return [None] * self._header_size + [
-            None if place == after else _make_reference(place) for place, after in pairs
-        ]
-
-    def find(self, reference: str) -> int | None:
-        """Return the index in the host's list of the message with that *reference*; None if it is missing, or if the
-        reference covers several messages.
-
-        Raises ``UnknownReference`` for a text that is no reference.
-        """
-        require("reference", reference, str, "a text such as r5.p3")
-        wanted = parse_reference(reference)
-        if wanted.first_post is None or wanted.first_post != wanted.last_post:
-            return None
-        place = pack_place(wanted.first, wanted.first_post)
-        at = bisect_right(self._places, place) - 1
-        return self._header_size + at if at >= 0 and self._places[at] == place else None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -137,7 +92,7 @@ def sync_messages(
         )
         if found.is_diverged:
             if on_divergence == "raise":
-                raise HistoryDiverged(header_size + found.host_end, _make_reference(log.places[found.log_end]))
+                raise HistoryDiverged(header_size + found.host_end, make_place_reference(log.places[found.log_end]))
             for place, one in enumerate(body[found.host_end :], header_size + found.host_end):
                 _parse(one, place)  # refused before anything is undone
             end, reference = _find_way_back(now, log, found.log_end)
@@ -186,10 +141,6 @@ def list_messages(messages: Iterable[Message]) -> list[Message]:
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
         raise TypeError(f"give the list of all chat messages, not {name_kind(messages)}")
     return list(messages)
-
-
-def _make_reference(place: int) -> str:
-    return make_reference(*unpack_place(place))
 
 
 def _list_new(

@@ -46,6 +46,21 @@ compactor.ZZZ
     assert done.stderr.splitlines()[-1] == "AttributeError: module 'compactor' has no attribute 'ZZZ'"
 
 
+def test_a_chat_that_gives_no_history_does_not_load_what_compares_it() -> None:
+    """``sync`` imports that when it is first called."""
+    code = """
+import sys
+from compactor import Memory, Synced, compose
+memory = Memory()
+memory.append({"role": "user", "content": "Hello"})
+compose(memory, budget=1_000)
+loaded = ["memory.sync" in sys.modules]
+assert isinstance(memory.sync([{"role": "user", "content": "Hello"}]), Synced)
+print(*loaded, "memory.sync" in sys.modules)
+"""
+    assert run(code) == ["False", "True"]
+
+
 def test_a_compactor_without_work_loads_no_strategy() -> None:
     """What makes and checks summaries is imported when the first compaction is due."""
     code = """
