@@ -75,21 +75,23 @@ def fit(
     """
     head = _Head(view, system, plan, limit, step, summary_as, keeps_first)
     draft = _Draft(head.list_parts_ahead(view.end), range(view.end, max(view.end, view.closed)), view.open_tail)
-    before = tokens = head.count_draft(draft)
+    note = head.make_note(draft)
+    before = tokens = head.count_draft(draft, note)
     if before > limit:
         head.shorten()
         draft = _cut(head)
-        tokens = head.count_draft(draft)
-    if tokens > limit and head.make_note(draft) is not None:
-        draft.has_note = False  # where not even the line fits, the query alone is better than no prompt
-        tokens = head.count_draft(draft)
+        note = head.make_note(draft)
+        tokens = head.count_draft(draft, note)
+    if tokens > limit and note is not None:
+        note = None  # where not even the line fits, the query alone is better than no prompt
+        tokens = head.count_draft(draft, note)
     if tokens > limit and keeps_first:
         return fit(view, system, plan, limit, step, summary_as, keeps_first=False)
     shown = [*draft.ahead, *draft.parts]
     reductions = (*head.reductions, *[reduced for part in shown for reduced in part.reductions])
     in_part = sorted({part.round_.number for part in draft.omitted_parts})
     omitted = (*head.omitted_rounds, *head.prefix_sums.list_numbers(draft.omitted), *in_part)
-    messages, layout = head.show(draft)
+    messages, layout = head.show(draft, note)
     return messages, Report(before, tokens, omitted, reductions, max(tokens - limit, 0)), layout
 
 
@@ -107,8 +109,6 @@ class _Draft:
     #: The places of the rounds that are left out, and the parts of others.
     omitted: range = range(0)
     omitted_parts: Sequence[PromptPart] = ()
-    #: A line tells what is left out.
-    has_note: bool = True
 
 
 @dataclass(eq=False, repr=False)
@@ -225,7 +225,7 @@ class _Head:
         """Return the line about everything that *draft* leaves out; None if there is nothing to say."""
         numbers = self.prefix_sums.list_numbers
         rounds = [*self.omitted_rounds, *numbers(draft.omitted[:1]), *numbers(draft.omitted[-1:])]
-        if not draft.has_note or not (rounds or draft.omitted_parts or self.dropped_from):
+        if not (rounds or draft.omitted_parts or self.dropped_from):
             return None
         # As the log has them, and not those at the ends: a result that came late stands behind its call.
         places = [
@@ -236,15 +236,15 @@ class _Head:
         ends = [make_reference(*min(places)), make_reference(*max(places))] if places else []
         return make_omission_note(rounds, *ends, dropped_from=self.dropped_from)
 
-    def count_draft(self, draft: _Draft) -> int:
-        """Return the tokens of the prompt that *draft* makes."""
+    def count_draft(self, draft: _Draft, note: Message | None) -> int:
+        """Return the tokens of the prompt that *draft* makes with *note*, the line about what it leaves out."""
         tokens = self.view.count_closed_tokens(draft.closed.start, draft.closed.stop)
         tokens += sum([one.totals.tokens for one in draft.open_rounds])
         parts = sum([part.tokens for part in (*draft.ahead, *draft.parts)])
-        return self.tokens + self.count_note(self.make_note(draft)) + tokens + parts
+        return self.tokens + self.count_note(note) + tokens + parts
 
-    def show(self, draft: _Draft) -> tuple[list[Message], Layout]:
-        """Return all messages, and their layout; the plan stands before the user's newest words."""
+    def show(self, draft: _Draft, note: Message | None) -> tuple[list[Message], Layout]:
+        """Return all messages with *note*, and their layout; the plan stands before the user's newest words."""
         parts = list(draft.ahead)
         for place in draft.closed:
             counted = self.prefix_sums.round_tokens[place - self.prefix_sums.start]
@@ -274,7 +274,7 @@ class _Head:
             tail += open_round.hand_out()
         if self.plan is not None:
             tail.insert(plan_at, self.plan)
-        note, compaction = self.make_note(draft), self.view.compaction if self.summary is not None else None
+        compaction = self.view.compaction if self.summary is not None else None
         added = [message for message in (self.summary, note) if message is not None]
         omitted = [*self.omitted_rounds, *self.prefix_sums.list_numbers(draft.omitted)] if note is not None else []
         if note is not None:
