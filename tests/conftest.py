@@ -8,9 +8,11 @@ import ipaddress
 import json
 import os
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Generator, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,9 @@ settings.register_profile("quick", max_examples=10, deadline=None)
 settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+
+# The machine's certificates are read once, and not by each client, which takes 25 ms: no test speaks TLS.
+ssl.create_default_context = cache(ssl.create_default_context)
 
 # Before anything imports it: asserts outside of test files show no values otherwise.
 pytest.register_assert_rewrite("memory.stores.contract")

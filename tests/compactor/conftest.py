@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
-from functools import cache, partial
 
 import pytest
 from model_server import ModelServer
-
-_make_context = cache(ssl.create_default_context)
 
 
 @pytest.fixture
@@ -27,12 +23,3 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(proxy.lower(), raising=False)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def quick_clients(no_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that read the machine's certificates once, which takes 30 ms: no test speaks TLS."""
-    import openai
-
-    connections = partial(openai.DefaultHttpxClient, verify=_make_context())
-    monkeypatch.setattr(openai, "DefaultHttpxClient", connections)

@@ -28,7 +28,7 @@ from compactor import (
 from compactor.testing import ScriptedSummarizer
 from memory import Memory, Round
 
-pytestmark = pytest.mark.usefixtures("quick_clients")
+pytestmark = pytest.mark.usefixtures("no_environment")
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 BEGINNING = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]

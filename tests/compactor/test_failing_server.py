@@ -37,7 +37,7 @@ from compactor import (
 from compactor.testing import FakeClock
 from memory import Memory
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("quick_clients")]
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("no_environment")]
 
 
 TROUBLES: dict[str, Answer] = {

@@ -45,7 +45,7 @@ from compactor import OpenAISummarizer, SummarizerError, Summary, SummaryRequest
 from compactor.summarizers import response_limits as limits
 from compactor.summarizers.answers import read_answer
 
-pytestmark = pytest.mark.usefixtures("quick_clients")
+pytestmark = pytest.mark.usefixtures("no_environment")
 
 REQUEST = SummaryRequest(messages=[{"role": "user", "content": "the SECRET-PLAN of the conversation"}])
 KEY = "sk-do-not-show-this-key"
