@@ -9,6 +9,7 @@ share, no other ticket may take them. If it lacks its own tenant's, it blocks no
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import Counter, defaultdict
@@ -16,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from memory.rounds import copy_with
-from memory.stores.base import make_key
+from memory.stores.base import escape, make_key
 from memory.stores.limiting import LimitRow, LimitRows
 
 from ..config import Limit, Per, Quantity
@@ -63,6 +64,8 @@ class Claim(NamedTuple):
     calls: int = 0
 
     def make_scope(self, per: Per) -> str:
+        if per == "tenant":  # usage and marks outlive the tenant's sessions: they do not name it
+            return f"{per} {hashlib.sha256(escape(self.tenant).encode()).hexdigest()}"
         return per if per == "all" else f"{per} {make_key(getattr(self, per))}"
 
     def get_amount(self, quantity: Quantity) -> float:

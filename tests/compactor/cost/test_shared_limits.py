@@ -417,6 +417,22 @@ def test_tenants_take_turns() -> None:
     assert own.tenant_of("xyz") == "x"
 
 
+@pytest.mark.parametrize(
+    ("per", "free"), [("all", ()), ("provider", ("provider",)), ("model", ("model",)), ("tenant", ("tenant",))]
+)
+def test_a_limit_is_of_the_calls_of_one_provider_model_or_tenant(per: Any, free: tuple[str, ...]) -> None:
+    """Of each: calls elsewhere are no part of it."""
+    scene = Scene([Limit(max_concurrency=1, per=per)])
+    assert Actor(scene.limits, join_name("a", "1"), Model("https://one/v1", "m")).ask() is None
+    others = {
+        "none": Actor(scene.process(), join_name("a", "2"), Model("https://one/v1", "m")),
+        "provider": Actor(scene.process(), join_name("a", "3"), Model("https://two/v1", "m")),
+        "model": Actor(scene.process(), join_name("a", "4"), Model("https://one/v1", "n")),
+        "tenant": Actor(scene.process(), join_name("b", "5"), Model("https://one/v1", "m")),
+    }
+    assert [name for name, other in others.items() if other.ask() is None] == [*free]
+
+
 def test_limits_of_a_tenant_hold_up_nobody_else() -> None:
     scene = Scene([Limit(max_concurrency=3, per="provider"), Limit(max_concurrency=1, per="tenant")])
     one, two, three = (Actor(scene.limits, join_name(tenant, "s")) for tenant in ("a", "a", "b"))
@@ -1016,6 +1032,21 @@ def test_a_purged_session_leaves_the_queue(store: Store) -> None:
     assert Actor(limits, "s").ask() is not None
     store.purge("s")
     assert limits.status().queued == 0
+
+
+def test_nothing_names_a_tenant_whose_sessions_were_purged(store: Store) -> None:
+    """Its usage counts for a while, under a hash."""
+    limits = SharedLimits(store, [Limit(max_concurrency=1, max_tokens_per_minute=1_000, per="tenant")])
+    for tenant in ("acme", "other"):
+        actor = Actor(limits, join_name(tenant, "s"))
+        assert actor.ask() is None
+        assert Actor(limits, join_name(tenant, "waits")).ask() is not None
+        actor.end(answering(10))
+    for name in ("s", "waits"):
+        store.purge(join_name("acme", name))
+    kinds = ("ticket", "permit", "usage", "mark", "alive")
+    left = repr(store.change_limits(lambda rows: [*rows.read(kinds)]))
+    assert ("acme" in left, "other" in left, "usage" in left) == (False, True, True)
 
 
 def test_a_compactor_takes_shared_limits() -> None:
