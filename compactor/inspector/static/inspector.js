@@ -153,6 +153,7 @@ async function load(inner, options = {}) {
     figures = await get("role", { session, role, ...options });
   } catch (error) {
     inner.strip.replaceChildren(makeProblem(error));
+    inner.drawn = null;
     return;
   }
   if (inner.page !== shown) return;
@@ -176,13 +177,13 @@ async function load(inner, options = {}) {
     return;
   }
   const before = JSON.stringify(strip);
-  if (before === inner.drawn) return; // focus, choice and zoom stay
-  const isFocused = inner.chart && inner.chart.contains(document.activeElement), at = inner.chart && inner.chart.selected();
+  if (before === inner.drawn) return;
   inner.drawn = before;
-  inner.chart = makeStrip(strip, inner.about.states, (round) => openRound(inner, round));
-  inner.strip.replaceChildren(inner.chart, makeLegend(strip, inner.about.states));
-  if (at !== undefined) inner.chart.choose(at, false);
-  if (isFocused) inner.chart.querySelector("canvas").focus();
+  inner.chart ??= makeStrip(inner.about.states, (round) => openRound(inner, round));
+  if (inner.chart.box.isConnected) inner.strip.lastChild.remove();
+  else inner.strip.replaceChildren(inner.chart.box);
+  inner.strip.append(makeLegend(strip, inner.about.states));
+  inner.chart.update(strip);
 }
 
 function moveTab(inner, event) {

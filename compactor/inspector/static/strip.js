@@ -5,20 +5,15 @@ import { el, formatNumber } from "./dom.js";
 export const toClassName = (state) => state.replace(" ", "-");
 const HEIGHT = 72;
 
-export function makeStrip(strip, names, onOpen) {
-  const count = strip.states.length;
-  const starts = new Float64Array(count + 1); // in tokens
-  for (let at = 0; at < count; at++) starts[at + 1] = starts[at] + Math.max(strip.original[at], 1);
-  const pinned = new Set(strip.pinned);
-  let selected = count - 1, from = 0, to = starts[count] || 1;
+export function makeStrip(names, onOpen) {
+  let strip = { original: [], shown: [], states: "", pinned: [] }, count = 0;
+  let starts = new Float64Array(1); // in tokens
+  let pinned = new Set(), selected = -1, from = 0, to = 1;
 
-  const canvas = el("canvas", {
-    class: "strip", tabindex: "0", role: "slider", "aria-label": "Round", "aria-valuemin": "1",
-    "aria-valuemax": String(count), "aria-describedby": "strip-help",
-  });
+  const canvas = el("canvas", { class: "strip", tabindex: "0", role: "slider", "aria-label": "Round", "aria-valuemin": "1", "aria-describedby": "strip-help" });
   const tip = el("div", { class: "tip", role: "status" });
   const zoom = (factor) => () => zoomTo((starts[selected] + starts[selected + 1]) / 2, (to - from) * factor);
-  const roundInput = el("input", { type: "number", min: "1", max: String(count), "aria-label": "Go to round", placeholder: "round",
+  const roundInput = el("input", { type: "number", min: "1", "aria-label": "Go to round", placeholder: "round",
     onchange: (event) => { if (event.target.value) choose(Number(event.target.value) - 1, true); } });
   const tools = el("div", { class: "strip-tools" },
     roundInput,
@@ -27,6 +22,30 @@ export function makeStrip(strip, names, onOpen) {
     el("button", { type: "button", onclick: () => zoomTo(0, Infinity) }, "All"));
   const box = el("div", { class: "strip-box" }, canvas, el("div", { class: "strip-foot" }, tip, tools),
     el("p", { id: "strip-help", class: "quiet", text: "Arrow keys choose a round, Enter opens it, + and − zoom." }));
+
+  // Focus, choice and zoom stay; a strip that showed all rounds shows the new ones, too.
+  function update(next) {
+    const wasAll = from === 0 && to >= starts[count];
+    strip = next;
+    count = strip.states.length;
+    starts = new Float64Array(count + 1);
+    for (let at = 0; at < count; at++) starts[at + 1] = starts[at] + Math.max(strip.original[at], 1);
+    pinned = new Set(strip.pinned);
+    canvas.setAttribute("aria-valuemax", String(count));
+    roundInput.max = String(count);
+    const all = starts[count] || 1, span = wasAll ? all : Math.min(to - from, all);
+    from = wasAll ? 0 : Math.min(from, all - span);
+    to = from + span;
+    selected = selected < 0 ? count - 1 : Math.min(selected, count - 1);
+    describeChoice();
+    draw();
+  }
+
+  function describeChoice() {
+    tip.textContent = describe(selected);
+    canvas.setAttribute("aria-valuenow", String(selected + 1));
+    canvas.setAttribute("aria-valuetext", describe(selected));
+  }
 
   function zoomTo(middle, span) {
     const all = starts[count] || 1;
@@ -55,9 +74,7 @@ export function makeStrip(strip, names, onOpen) {
     selected = Math.min(Math.max(at, 0), count - 1);
     const middle = (starts[selected] + starts[selected + 1]) / 2;
     if (middle < from || middle > to) zoomTo(middle, to - from); else draw();
-    tip.textContent = describe(selected);
-    canvas.setAttribute("aria-valuenow", String(selected + 1));
-    canvas.setAttribute("aria-valuetext", describe(selected));
+    describeChoice();
     if (opens) onOpen(selected + 1);
   }
 
@@ -121,10 +138,7 @@ export function makeStrip(strip, names, onOpen) {
     event.preventDefault();
   });
   new ResizeObserver(draw).observe(canvas);
-  box.choose = choose;
-  box.selected = () => selected;
-  choose(selected, false);
-  return box;
+  return { box, choose, update };
 }
 
 export function makeLegend(strip, names) {

@@ -343,6 +343,26 @@ def test_hostile_content_is_inert(browser: Any, tmp_path: Path) -> None:
         assert page.locator("main script, main img").count() == 0
 
 
+def test_an_update_leaves_focus_choice_and_width_alone(browser: Any) -> None:
+    """The strip of a live session grows under the reader's hands; a name of 200 characters does not widen the page."""
+    store, name = InMemoryStore(), "x" * 200
+    chat(Memory(name, store=store), 12)
+    with serve(store) as address, watch(browser) as page:
+        page.goto(f"{address}/#/{name}")
+        slider = page.get_by_role("slider", name="Round")
+        slider.wait_for()
+        check_width(page)
+        slider.evaluate("canvas => canvas.focus()")
+        page.keyboard.press("Home")
+        slider.evaluate("canvas => canvas.dataset.seen = 'yes'")
+        said = [{"role": "user", "content": "Which hall?"}, {"role": "assistant", "content": "Hall 3."}]
+        page.request.post(f"{address}/api/sessions/{name}/messages", data={"messages": said})
+        page.locator("canvas.strip[aria-valuemax='13']").wait_for()
+        assert slider.get_attribute("data-seen") == "yes"
+        assert slider.get_attribute("aria-valuenow") == "1"
+        assert page.evaluate("document.activeElement.className") == "strip"
+
+
 @pytest.fixture(scope="module")
 def long_session() -> InMemoryStore:
     store = InMemoryStore()
