@@ -107,8 +107,11 @@ def test_calls_are_counted_post_by_post() -> None:
     "more",
     [
         {"config": CONFIG.copy_with(max_tokens=500, token_ratio=1.0)},
-        {"trigger": after_rounds(7) | cost_optimal(DEAR, budget=500)},
-        {"trigger": after_rounds(7) | cost_optimal(DEAR, budget=500), "config": CONFIG.copy_with(max_tokens=9_000)},
+        {"trigger": after_rounds(7) | cost_optimal(DEAR, budget=500, latency_calls=0)},
+        {
+            "trigger": after_rounds(7) | cost_optimal(DEAR, budget=500, latency_calls=0),
+            "config": CONFIG.copy_with(max_tokens=9_000),
+        },
     ],
 )
 def test_the_budget_shows_it_at_once(more: dict[str, Any]) -> None:
