@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
-import re
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from chats import answer, calls, chat, compacted, memory_of, result, user, words
 
 from compactor import Prompt, Recall, budget_status, compose
 from memory import Attachment, Memory, Reduction
-from memory.messages import CALLED_KEYS, CHAT_KEYS, NESTED_KEYS
 
 WIDE = 100_000
 
@@ -227,15 +224,6 @@ def test_parts_and_calls_that_openai_does_not_have_stay_as_they_are() -> None:
         {"role": "assistant", "content": "", "tool_calls": [{"id": "b", "type": "function", "name": "f", "args": {}}]},
     ]
     assert compose(memory_of(*said), budget=WIDE).messages == said
-
-
-def test_the_page_lists_the_keys_that_providers_get() -> None:
-    """In one place, all of them."""
-    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
-    table = page.partition("| keys that providers get |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", table)) == CHAT_KEYS
-    kinds = page.partition("| part or call |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", kinds)) == CALLED_KEYS.union(*NESTED_KEYS.values()) - {"type"}
 
 
 def test_copies_of_a_prompt_know_its_sources() -> None:

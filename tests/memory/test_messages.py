@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import UserDict
 from copy import deepcopy
 from pathlib import Path
@@ -14,7 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory import Attachment, InMemoryStore, Memory, MessageError, Post, Round, ToolCall
-from memory.messages import from_post, from_round, join_text, join_text_with_calls, make_query_message, repeats_query
+from memory.messages import (
+    CALLED_KEYS,
+    CHAT_KEYS,
+    NESTED_KEYS,
+    from_post,
+    from_round,
+    join_text,
+    join_text_with_calls,
+    make_query_message,
+    repeats_query,
+)
 
 AIRLINE = Path(__file__).parents[3] / "shared" / "data" / "airline.jsonl"
 
@@ -516,3 +527,12 @@ def test_the_header_is_the_agents_that_speaks_in_messages() -> None:
     memory = Memory.from_messages([{"role": "system", "content": "s"}, user()])
     assert memory.messages() == [{"role": "system", "content": "s"}, user()]
     assert memory.messages("Planner") == [user()]
+
+
+def test_the_page_lists_the_keys_that_providers_get() -> None:
+    """In one place, all of them."""
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    table = page.partition("| keys that providers get |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", table)) == CHAT_KEYS
+    kinds = page.partition("| part or call |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", kinds)) == CALLED_KEYS.union(*NESTED_KEYS.values()) - {"type"}

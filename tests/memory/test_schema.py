@@ -3,6 +3,7 @@ are left alone."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import subprocess
 import sys
@@ -33,7 +34,7 @@ from sqlalchemy import Connection
 
 from memory import Memory, NewerVersion, OlderVersion, StoreDamaged, StoreError, open_store
 from memory.stores import join_name
-from memory.stores.base import escape, make_key
+from memory.stores.base import CAPABILITIES, escape, make_key
 from memory.stores.limiting import LimitRow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -286,3 +287,10 @@ def test_a_process_that_is_killed_while_it_makes_the_tables_leaves_those_that_we
         turn(memory, "2")
         assert len(texts_of(memory)) == before + 1
         same_as_resumed(memory, store)
+
+
+def test_the_docs_list_all_abilities_of_a_store() -> None:
+    """With the methods that make them."""
+    page = (ROOT / "docs/storage.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\| (`.*`) \|$", page, re.MULTILINE)
+    assert {name: tuple(re.findall(r"`(\w+)`", methods)) for name, methods in rows} == CAPABILITIES

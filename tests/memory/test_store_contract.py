@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fenced import ROOT, blocks
+from fenced import blocks
 from logged import entry
 
 from compactor import testing
@@ -25,7 +24,6 @@ from compactor.testing import (
     StoreContract,
 )
 from memory import Entry, InMemoryStore, Memory, Store, StoreError, open_store
-from memory.stores.base import CAPABILITIES
 
 
 def closed(name: str = "r") -> Entry:
@@ -43,13 +41,6 @@ class TestStoreOfTheDocs(StoreContract):
     def open(self) -> Store:
         (block,) = [one for one in blocks("docs/storage.md", "python") if "StoreContract" in one.text]
         return block.run()["DictStore"]()  # type: ignore[no-any-return]
-
-
-def test_the_docs_list_all_abilities_of_a_store() -> None:
-    """With the methods that make them."""
-    page = (ROOT / "docs/storage.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \|[^|]*\| (`.*`) \|$", page, re.MULTILINE)
-    assert {name: tuple(re.findall(r"`(\w+)`", methods)) for name, methods in rows} == CAPABILITIES
 
 
 class SixMethods:
