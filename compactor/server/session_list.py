@@ -8,7 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel
 
@@ -20,6 +20,7 @@ from memory.stores.tenants import split_name
 
 from ..health import examine_session
 from ..inspector.views import Inspection, find_roles
+from ..models import compute_price
 
 #: Maximum sessions on one page of the list.
 PAGE = 50
@@ -42,6 +43,8 @@ class SessionStats(BaseModel):
     tokens: int | None = None
     #: Tokens that models read and wrote for its summaries, for all roles.
     spent: int | None = None
+    #: Their list price in dollars, as far as it is known.
+    dollars: float | None = None
     #: Failed compactions in a row, for all roles.
     failures: int | None = None
 
@@ -62,6 +65,7 @@ class _Known(NamedTuple):
     measured: int = 0
     tokens: int | None = None
     spent: int | None = None
+    dollars: float | None = None
     failures: int | None = None
 
     @property
@@ -179,26 +183,26 @@ def _sort(
     """Return the names on the page after the cursor, and the cursor of the next page."""
     start = _read_cursor(after)
 
-    def list_keys() -> Iterator[tuple[int, float, str]]:
+    def list_keys() -> Iterator[tuple[float, float, float, str]]:
         for name, one in list(known.items()):
             if words in _get_id(one.row).casefold():
                 value = {"tokens": one.tokens, "cost": one.spent, "failing": one.failures}[order]
-                key = (-1 if value is None else value), one.row.last_activity.timestamp(), name
-                key = -key[0], -key[1], name
+                price = (one.dollars or 0.0) if order == "cost" else 0.0
+                key = -price, -(-1 if value is None else value), -one.row.last_activity.timestamp(), name
                 if start is None or key > start:
                     yield key
 
     keys = heapq.nsmallest(size + 1, list_keys())
     shown = keys[:size]
-    return [name for _, _, name in shown], json.dumps(shown[-1]) if len(keys) > size else None
+    return [key[-1] for key in shown], json.dumps(shown[-1]) if len(keys) > size else None
 
 
-def _read_cursor(text: str | None) -> tuple[int, float, str] | None:
+def _read_cursor(text: str | None) -> tuple[float, float, float, str] | None:
     if text is None:
         return None
     try:
-        value, at, name = json.loads(text)
-        return int(value), float(at), str(name)
+        price, value, at, name = json.loads(text)
+        return float(price), float(value), float(at), str(name)
     except (ValueError, TypeError):
         raise ConfigError(("after", "is not the cursor of a page in this order; begin at the first page")) from None
 
@@ -209,7 +213,7 @@ def _get_id(row: SessionRow) -> str:
 
 def _describe(one: _Known) -> SessionStats:
     row, rounds = one.row, one.row.rounds
-    figures: dict[str, Any] = {"tokens": one.tokens, "spent": one.spent, "failures": one.failures}
+    figures = {name: getattr(one, name) for name in ("tokens", "spent", "dollars", "failures")}
     return SessionStats(session=_get_id(row), rounds=rounds, last_activity=row.last_activity.isoformat(), **figures)
 
 
@@ -222,8 +226,9 @@ def _measure(row: SessionRow, store: Store, budget: int, preferred: Sequence[str
         if not roles:
             return _Known(row, row.entries)
         tokens = min(Inspection(memory, roles[0]).view.tokens, budget)  # compose omits the rest
-        usages = [one.usage or {} for role in roles for one in memory.journal(role).history()]
+        paid = [(one.model or "", one.usage) for role in roles for one in memory.journal(role).history() if one.usage]
     except (StoreDamaged, NewerVersion):
         return _Known(row, row.entries, failures=max(failures, 1))
-    spent = sum(usage.get(name, 0) for usage in usages for name in ("input_tokens", "output_tokens"))
-    return _Known(row, row.entries, tokens, spent, failures)
+    spent = sum(usage.get(name, 0) for _, usage in paid for name in ("input_tokens", "output_tokens"))
+    dollars = sum(compute_price(model, usage) or 0.0 for model, usage in paid)
+    return _Known(row, row.entries, tokens, spent, dollars, failures)

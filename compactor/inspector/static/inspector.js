@@ -98,7 +98,7 @@ function makeSessionRow(one) {
   return el("tr", {},
     el("td", {}, el("a", { href: makeAddress(one.session) }, one.session)),
     makeCell("rounds", formatNumber(one.rounds)), makeCell("next prompt", formatNumber(one.tokens)),
-    makeCell("paid for summaries", `${formatNumber(one.spent)} tokens`), makeCell("failures", formatNumber(one.failures), { class: one.failures ? "warn" : null }), makeCell("last activity", formatTime(one.last_activity)));
+    makeCell("paid for summaries", one.dollars ? `$${one.dollars.toFixed(4)}` : `${formatNumber(one.spent)} tokens`), makeCell("failures", formatNumber(one.failures), { class: one.failures ? "warn" : null }), makeCell("last activity", formatTime(one.last_activity)));
 }
 
 // ---- one session

@@ -43,7 +43,8 @@ def listed() -> Iterator[tuple[TestClient, Store]]:
         if number in (1, 3):
             usage = {"input_tokens": 100 * number, "output_tokens": 10}
             ids = [memory.conversation.rounds[0].id]
-            about: dict[str, Any] = {"model": "gpt-5-mini", "usage": usage, "end_round_id": ids[0]}
+            model = "gpt-5-mini" if number == 1 else "nobody-knows-its-price"
+            about: dict[str, Any] = {"model": model, "usage": usage, "end_round_id": ids[0]}
             made = CompactedMessage(start_index=1, end_index=1, summary="Halls.", **about)
             memory.journal("assistant").publish(made, base=0, round_ids=ids)
         if number == 2:
@@ -67,7 +68,7 @@ def test_the_page_lists_prompts_within_the_budget() -> None:
         ("activity", []),  # all in the same minute, or nearly
         ("name", [0, 1, 2, 3, 4]),
         ("tokens", [4, 3, 2, 1, 0]),
-        ("cost", [3, 1]),
+        ("cost", [1, 3]),  # in dollars, then in tokens
         ("failing", [2]),
     ],
 )
