@@ -51,8 +51,8 @@ class Fitted(Generic[Item]):
     added: str
     #: The messages. Unshortened ones are the framework's own objects.
     items: list[Item]
-    #: Tokens of the prompt, corrected by the provider's counts.
-    tokens: int
+    #: Tokens of the prompt, corrected by the provider's counts; 0: not counted.
+    tokens: int = 0
 
     def extend(self, given: str | Sequence[Any]) -> Any:
         """Return the *given* system prompt with ``added`` at its end: blocks stay, with their cache marks."""
