@@ -231,7 +231,10 @@ class Conversations(ABC, Generic[Item]):
             self._warn_if_shared(session, synced)
         texts = [read_text(one) for one in takewhile(self._is_system, prompt.messages)]
         # For each message, the index of the host's message it stands for, or None.
-        indexes = [synced.find(source.ref) if source.ref else None for source in sources]
+        find: Callable[[str], int | None] = synced.find
+        if 2 * len(sources) > len(messages):  # most of the history is shown: list it instead of searching each time
+            find = {ref: index for index, ref in enumerate(synced.references) if ref}.get
+        indexes = [find(source.ref) if source.ref else None for source in sources]
         is_original = [source.kind == "original" for source in sources]
         originals = [index if is_same else None for index, is_same in zip(indexes, is_original, strict=True)]
         own = _find_groups(turns, items, originals)
