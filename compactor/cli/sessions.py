@@ -116,7 +116,7 @@ def describe_session(
     memory: Memory, size: Mapping[str, Any], role: str | None, model: str, *, summary: bool
 ) -> dict[str, Any]:
     """Return the JSON document of ``show`` for *role*, or for all. It has texts only with *summary*."""
-    roles, now = find_roles(memory) if role is None else [role], memory.snapshot
+    roles, now = sorted(find_roles(memory)) if role is None else [role], memory.snapshot
     return {
         **size,
         "open_rounds": [one.number for one in memory.open_rounds],
