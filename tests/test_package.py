@@ -152,6 +152,7 @@ def test_the_command_works_in_a_folder_with_a_memory_module(installed: Installed
         assert command in done.stdout
 
 
+@pytest.mark.slow
 def test_python_m_names_the_file_in_the_way(installed: Installed, host: Path) -> None:
     """``python -m`` does look there: one line says which file hides what, and there is no traceback."""
     done = installed.run(installed.python, "-m", "compactor", "--help", folder=host, expect=None)

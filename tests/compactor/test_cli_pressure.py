@@ -93,6 +93,7 @@ def test_every_prompt_fits_and_nothing_in_it_is_torn(whole: Demo) -> None:
     assert (figures["pins_lost"], figures["plans_lost"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_the_pressure_is_real(whole: Demo) -> None:
     """Single results are longer than a whole prompt may be, and single rounds have dozens of calls."""
     posts = [post for round_ in whole.memory.conversation.rounds for post in round_.post_list]
@@ -252,6 +253,7 @@ def test_the_script_is_whole(whole: Demo) -> None:
     assert all(state == "done" for _, state in script[-1]["plan"])
 
 
+@pytest.mark.slow
 def test_the_script_goes_on_with_another_service() -> None:
     demo = Demo(INCIDENT, latency=0.0)
     demo.play(LENGTH + 1)

@@ -32,6 +32,7 @@ print(*(name for name in compiled if name.partition(".")[0] in ("compactor", "me
     assert run(code) == []
 
 
+@pytest.mark.slow
 def test_each_public_name_is_there_from_the_start() -> None:
     """Whether it was imported with the package or is when it is first used; and no other name is."""
     code = """
@@ -61,6 +62,7 @@ print(*loaded, "memory.sync" in sys.modules)
     assert run(code) == ["False", "True"]
 
 
+@pytest.mark.slow
 def test_a_compactor_without_work_loads_no_strategy() -> None:
     """What makes and checks summaries is imported when the first compaction is due."""
     code = """
@@ -78,6 +80,7 @@ with ContextCompactor.for_role(memory, "assistant", CompactorConfig(threshold=1,
     assert run(code) == ["0", "1", "strategies", "acceptance", "2", "strategies", "acceptance", "covers", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["", "gpt-4o"])
 def test_after_warming_up_the_first_turn_loads_nothing(model: str) -> None:
     """Neither a module nor an encoding is left for the first user to wait for, in the turn or in the background."""

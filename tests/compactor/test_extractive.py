@@ -908,6 +908,7 @@ def test_a_greeting_is_not_what_the_user_came_for(greeting: str) -> None:
 # -- another process ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_process_pool_gives_the_same_summary() -> None:
     """The host's pool reads the rounds and writes the text; which process does it makes no difference."""
     rounds = [

@@ -257,6 +257,7 @@ def test_looks_are_made_on_demand_as_without_it(monkeypatch: pytest.MonkeyPatch)
     assert made == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "code", "extra"),
     [
