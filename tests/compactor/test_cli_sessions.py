@@ -290,7 +290,7 @@ def test_texts_cannot_act_on_the_terminal(url: str) -> None:
 
 
 def test_roles_are_those_that_were_compacted_and_those_that_speak(url: str) -> None:
-    """Those of whom something was published, then agents of the newest rounds; who asks, and tools, are none."""
+    """Agents of the newest rounds, and those of whom something was published; who asks, and tools, are none."""
     with session(url, rounds=1) as memory:
         round_ = memory.create_round("plan it")
         memory.add_post(round_, send_from="User", send_to="Planner", message="plan it")
@@ -299,7 +299,7 @@ def test_roles_are_those_that_were_compacted_and_those_that_speak(url: str) -> N
         summarise(memory, 2, role="Old one")
         memory.create_round("next")
     shown = run("show", "shop", "--store", url, "--json").document
-    assert [role["role"] for role in shown["roles"]] == ["Old one", "Coder", "Planner", "assistant"]
+    assert [role["role"] for role in shown["roles"]] == ["Coder", "Old one", "Planner", "assistant"]
     only = run("show", "shop", "--role", "Planner", "--store", url, "--json").document
     assert [role["role"] for role in only["roles"]] == ["Planner"]
 
