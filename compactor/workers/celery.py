@@ -161,6 +161,7 @@ def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -
     """
     app = make_app(broker, worker)
     name = f"compactor-{os.getpid()}@{socket.gethostname()}"
+    options = {"without_mingle": True, "without_gossip": True, **options}  # workers need not know of each other
     # A thread, because Celery's beat process would outlive a killed worker.
     beat = EmbeddedService(app, thread=True, scheduler_cls=Beat)
     beat.start()
