@@ -322,15 +322,14 @@ class LimitTransaction:
         soonest = min([end - self._rows.now for end in ends] + ([] if seconds is None else [seconds]), default=math.inf)
         return None if soonest == math.inf else soonest
 
-    def find_job_wait(self, claim: Claim) -> float | None:
-        """Return the seconds until the job of *claim* tries again by itself, if it is queued and no call is free.
-        Return 0.0 if it has a permit, and None if it may evaluate whether it needs one."""
-        if claim.key in self.permits:
-            return 0.0
+    def find_job(self, claim: Claim) -> tuple[bool, float]:
+        """Return whether the job of *claim* has a ticket or a permit, and the seconds until it tries again by itself.
+        They are 0.0 if it may run now: it has a permit, has not asked for one, or a call is free."""
         known = self._rows.find(TICKET, claim.key)
-        if known is None or Capacity(self._limits, self.permits.values(), {}, self._rows.now).has_free_call(claim):
-            return None
-        return self._find_retry(claim, known.at)
+        if known is None or claim.key in self.permits:
+            return claim.key in self.permits, 0.0
+        is_free = Capacity(self._limits, self.permits.values(), {}, self._rows.now).has_free_call(claim)
+        return True, 0.0 if is_free else self._find_retry(claim, known.at)
 
     def _find_retry(self, claim: Claim, at: float) -> float:
         """Return the seconds until a job that waits since *at* runs again, if no process is left to wake it."""

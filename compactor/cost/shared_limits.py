@@ -152,27 +152,27 @@ class SharedLimits:
             self.compute_cost(model, {"input_tokens": 1, "output_tokens": 1})
         return SharedTicket(self, find_provider(summarizer), model, call)
 
-    def find_job_wait(self, session: str, role: str, summarizer: Summarizer) -> float | None:
-        """Return the seconds until a dispatcher's job tries again if nobody wakes it, if it is queued and no call is
-        free. Return 0.0 if it was woken and has a permit, and None if it may ask for one.
+    def find_job(self, session: str, role: str, summarizer: Summarizer) -> tuple[bool, float]:
+        """Return whether a dispatcher's job has a ticket or a permit, and the seconds until it tries again if nobody
+        wakes it: 0.0 if it may run now.
 
         Called before the session is opened: to open it and to be refused then takes five times as long. A job gets into
         the queue only after that, once it is known to be due: else it would get a permit that it does not need.
         """
         if self.dispatcher is None or getattr(summarizer, "deterministic", False):
-            return None
+            return False, 0.0
         claim = self.make_ticket(summarizer, bool).take_permit(session, role).ticket.claim
 
-        def find(rows: LimitRows) -> tuple[float | None, float | None]:
+        def find(rows: LimitRows) -> tuple[bool, float, float | None]:
             transaction = self._begin(rows)
-            return transaction.find_job_wait(claim), transaction.find_expiry()
+            return *transaction.find_job(claim), transaction.find_expiry()
 
         with self._asking:
-            wait, expiry = self._store.change_limits(find)
+            is_known, wait, expiry = self._store.change_limits(find)
         if wait:
             self._schedule_heartbeat(Admission(is_queued=True, seconds=expiry))
             self._listen(claim.holder)
-        return wait
+        return is_known, wait
 
     def withdraw_job(self, session: str, role: str) -> None:
         """Take a job that needs no model now out of the queue, and give back its permit."""

@@ -16,6 +16,7 @@ from .answers import as_summarizer, make_summary, read_counts, read_field
 from .base import Summarizer, SummarizerError, Summary, SummaryRequest
 from .model import (
     BLOCKED,
+    REFUSALS,
     TOO_LONG,
     is_blocked,
     is_too_long,
@@ -84,8 +85,10 @@ class _ChatModel:
         own = "the model's own configuration"
         if is_too_long(said):
             remedy = TOO_LONG
+        elif status in REFUSALS and is_blocked(said):
+            remedy = BLOCKED
         else:
-            remedy = BLOCKED if is_blocked(said) else name_remedy(status or 0, key=own) or f"check {own}"
+            remedy = name_remedy(status or 0, key=own) or f"check {own}"
         return SummarizerError(
             f"{type(self._model).__name__} failed ({told}): {remedy}",
             retry_after=next((wait for wait in waits if wait is not None), None),

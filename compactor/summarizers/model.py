@@ -37,7 +37,7 @@ from .response_limits import MAX_ANSWER_BYTES, Limit, bound_body, current, expla
 
 _NO_KEY_NEEDED = "not-needed"  # clients insist on a key; servers on one's own machine do not
 #: Statuses for a request that the endpoint will always refuse.
-_REFUSALS = (400, 404, 405, 413, 415, 422, 501)
+REFUSALS = (400, 404, 405, 413, 415, 422, 501)
 #: Statuses that do not depend on the request: a problem with the key, or temporary overload.
 _TURNED_AWAY = (401, 402, 403, 429, 503, 529)
 #: Maximum failed requests to remember until they are retried; above it, all are forgotten.
@@ -323,7 +323,7 @@ class ModelSummarizer(ABC):
             return _name_redirect_remedy(read_headers(error))
         if self._is_too_long(error, said):
             return TOO_LONG
-        if status in _REFUSALS and is_blocked(said):
+        if status in REFUSALS and is_blocked(said):
             return BLOCKED
         named = name_remedy(status, key=self._KEYS[0], ending=self._ENDING)
         return named or "check model=, extra= and the other parameters"
@@ -432,7 +432,7 @@ class ModelSummarizer(ABC):
             # A traceback prints the cause too. Its text quotes the response, and that may quote anything.
             exc.args = (f"HTTP {status}",)
             remedy = self._name_remedy(status, exc, said, arguments)
-            dislikes = status in _REFUSALS or any(word in said for word in self._SCHEMA_WORDS)
+            dislikes = status in REFUSALS or any(word in said for word in self._SCHEMA_WORDS)
             return (NoSummary if dislikes else SummarizerError)(
                 f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=self._read_retry_after(exc)
             )

@@ -44,7 +44,7 @@ _RULE, _COURTESY, _KEPT, _OLDEST = 1.6, 0.4, 1.6, 0.7
 _MIN_TALK = 0.1
 _WORDS = compile_later(r"\w+")
 _POLITE = compile_later(
-    r"(?:let me know|feel free|(?:i am|i['’]m) here|happy to (?:help|assist)|welcome|have a (?:great|nice|good)"
+    r"\b(?:let me know|feel free|(?:i am|i['’]m) here|happy to (?:help|assist)|welcome|have a (?:great|nice|good)"
     r"|anything else|(?:can|may|could) i (?:help|assist)|i can (?:help|assist)|thank you|thanks|sorry|i understand)\b"
 )
 

@@ -37,7 +37,7 @@ _REDIS = {
 }
 #: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
 _MAX_RETRIES, _MAX_WAIT = 10, 600
-#: Seconds until a sweep or rescue that failed runs again.
+#: Seconds until a rescue that failed runs again.
 _PAUSE = 5.0
 
 _LOG = logging.getLogger(__name__)

@@ -80,7 +80,7 @@ def run_due(
     require("session", session, str, "the session's name, as a text")
     require_role(role)
     failures = find_failures(store, session, role)
-    clock, limits, wait = options.get("clock") or SYSTEM_CLOCK, options.get("limits"), None
+    clock, limits, is_queued = options.get("clock") or SYSTEM_CLOCK, options.get("limits"), False
     shared = None if isinstance(limits, Limits) else limits
     if failures.retry_at is not None and (left := (failures.retry_at - clock.now()).total_seconds()) > 0:
         if shared is not None:
@@ -92,7 +92,8 @@ def run_due(
     if shared is not None:
         if summarizer is None and (summarizer := options.pop("llm_api", None)) is None:
             summarizer = find_summarizer(config)
-        if wait := shared.find_job_wait(session, role, as_summarizer(summarizer)):
+        is_queued, wait = shared.find_job(session, role, as_summarizer(summarizer))
+        if wait:
             events = EventLog(clock, 1, session)
             if (hook := options.get("on_event")) is not None:
                 events.add(hook, (Event,))
@@ -103,9 +104,9 @@ def run_due(
     outcome = None
     try:
         outcome = _run_cycle(store, session, role, config, summarizer, options, failures.number)
-    finally:  # a permit that no call has taken is another's
+    finally:  # a permit that no call has taken is another's, and so is the place of a job that is no longer due
         unused = outcome is None or (outcome.published is None and outcome.reason != Skip.LIMITED)
-        if shared is not None and wait == 0 and unused:
+        if shared is not None and is_queued and unused:
             shared.withdraw_job(session, role)
     return outcome
 

@@ -158,14 +158,12 @@ async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds:
             async with make_app(url, worker, dispatcher).open_async() as app:
                 await app.run_worker_async(queues=[queue], **options | more)
 
-        upkeep = run(UPKEEP, listen_notify=False, install_signal_handlers=False)
-        workers = [asyncio.ensure_future(one) for one in (run(QUEUE, concurrency=concurrency), upkeep)]
         try:
-            await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in workers:
-                one.cancel()
-            ended = await asyncio.gather(*workers, return_exceptions=True)
-        for error in ended:
-            if isinstance(error, Exception):
-                raise error
+            async with asyncio.TaskGroup() as workers:
+                upkeep = workers.create_task(run(UPKEEP, wait=True, listen_notify=False, install_signal_handlers=False))
+                try:
+                    await run(QUEUE, concurrency=concurrency)
+                finally:
+                    upkeep.cancel()
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None

@@ -554,3 +554,28 @@ def test_a_failing_model_says_when_to_come_again() -> None:
     with pytest.raises(SummarizerError, match="HTTP 429") as caught:
         from_chat_model(Model())(REQUEST)
     assert caught.value.retry_after == 17
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "told"),
+    [
+        (400, "blocked by our content filter", "a filter blocked the request"),
+        (429, "too many; see our content policy", "HTTP 429"),
+        (None, "unexpected item: 'our content filter dropped 3 mails'", "check the model's own configuration"),
+    ],
+)
+def test_only_a_request_that_was_refused_was_blocked_by_a_filter(status: int | None, said: str, told: str) -> None:
+    """Other errors may quote the conversation, or name the provider's rules beside their own remedy."""
+
+    class Refused(Exception):
+        status_code = status
+
+    class Model:
+        def invoke(self, messages: Any) -> Any:
+            raise Refused(said)
+
+        ainvoke = invoke
+
+    with pytest.raises(SummarizerError, match=told) as caught:
+        from_chat_model(Model())(REQUEST)
+    assert ("filter" in str(caught.value)) == (status == 400)

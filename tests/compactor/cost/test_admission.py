@@ -127,7 +127,7 @@ class Fairness(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Once nobody comes, everybody is served, by the ends of calls and the times that ``choose_ticket`` names."""
-        for _ in range(3 * len(getattr(self, "tickets", ())) + 3):
+        for _ in range(3 * len(getattr(self, "tickets", ())) + len(getattr(self, "permits", ())) + 3):
             if not self.tickets:
                 break
             self.admit()

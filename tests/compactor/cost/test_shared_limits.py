@@ -1009,6 +1009,25 @@ def test_a_job_that_was_woken_and_raises_gives_its_permit_back(store: Store, mon
     assert [*dict.fromkeys(session for session, _ in jobs.asked)] == ["damaged", "u"]
 
 
+def test_a_queued_job_that_is_no_longer_due_leaves_the_queue(store: Store) -> None:
+    """Where a call is free and only tokens lack, it runs; what it does not need is not kept for it."""
+    limits = SharedLimits(store, [Limit(max_tokens_per_minute=2_000)], dispatcher=Jobs())
+    settings = Settings(CompactorConfig(threshold=7, retain_recent=3))
+    for session in ("a", "s"):
+        write(store, session)
+
+    def summarize(_request: SummaryRequest) -> Summary:
+        return answering(10, read=1_900)
+
+    assert run_due(store, "a", ROLE, settings=settings, summarizer=summarize, limits=limits).published is not None
+    assert run_due(store, "s", ROLE, settings=settings, summarizer=summarize, limits=limits).reason == Skip.LIMITED
+    assert limits.status().queued == 1
+    undue = Settings(CompactorConfig(threshold=100, retain_recent=3))
+    outcome = run_due(store, "s", ROLE, settings=undue, summarizer=summarize, limits=limits)
+    assert outcome.reason == Skip.BELOW_TRIGGER
+    assert limits.status().queued == 0
+
+
 def test_a_job_without_a_model_waits_for_no_permit(store: Store) -> None:
     limits = SharedLimits(store, ONE, dispatcher=Jobs())
     write(store, "s")

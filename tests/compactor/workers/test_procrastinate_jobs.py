@@ -185,6 +185,17 @@ def test_no_more_jobs_run_than_asked_for_and_they_hold_up_no_rescue(postgres_url
             worker.wait_for(lambda calls: len(calls) == 3)
 
 
+def test_a_worker_that_is_not_to_wait_ends_when_all_jobs_are_done(postgres_url: str) -> None:
+    """Options of a worker are Procrastinate's."""
+    worker = RecordingWorker()
+    with ProcrastinateDispatcher(postgres_url) as dispatcher:
+        dispatcher.create_tables()
+        for name in ("s", "t", "u"):
+            dispatcher.due(name, "a")
+        asyncio.run(work(postgres_url, worker, concurrency=1, wait=False, install_signal_handlers=False))  # type: ignore[arg-type]
+    assert sorted(name for name, _, _ in worker.calls) == ["s", "t", "u"]
+
+
 def test_a_job_that_waits_for_a_lease_goes_ahead_when_that_ends(postgres_url: str) -> None:
     """Its session's worker may have been killed; whatever was enqueued since waits behind it."""
     worker = RecordingWorker(Outcome(reason="leased", retry_in=60.0))
