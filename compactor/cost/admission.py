@@ -322,14 +322,17 @@ class LimitTransaction:
         soonest = min([end - self._rows.now for end in ends] + ([] if seconds is None else [seconds]), default=math.inf)
         return None if soonest == math.inf else soonest
 
-    def find_job(self, claim: Claim) -> tuple[bool, float]:
-        """Return whether the job of *claim* has a ticket or a permit, and the seconds until it tries again by itself.
-        They are 0.0 if it may run now: it has a permit, has not asked for one, or a call is free."""
+    def enqueue_job(self, claim: Claim) -> tuple[bool, float]:
+        """Put *claim* of a job into the queue if no call is free. Return whether it has a ticket or a permit now, and the
+        seconds until it tries again by itself: 0.0 if it may run."""
         known = self._rows.find(TICKET, claim.key)
-        if known is None or claim.key in self.permits:
-            return claim.key in self.permits, 0.0
-        is_free = Capacity(self._limits, self.permits.values(), {}, self._rows.now).has_free_call(claim)
-        return True, 0.0 if is_free else self._find_retry(claim, known.at)
+        if claim.key in self.permits:
+            return True, 0.0
+        if Capacity(self._limits, self.permits.values(), {}, self._rows.now).has_free_call(claim):
+            return known is not None, 0.0
+        if known is None:  # else it may know the tokens of its call
+            self._put(TICKET, copy_with(claim, at=self._rows.now))
+        return True, self._find_retry(claim, known.at if known is not None else self._rows.now)
 
     def _find_retry(self, claim: Claim, at: float) -> float:
         """Return the seconds until a job that waits since *at* runs again, if no process is left to wake it."""

@@ -122,8 +122,8 @@ class SharedLimits:
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        # Held while a job asks. The store runs one transaction at a time: a permit is not to wait behind many.
-        self._asking = threading.Lock()
+        # Held while a job is enqueued. The store runs one transaction at a time: a permit is not to wait behind many.
+        self._enqueuing = threading.Lock()
         self._lock = threading.RLock()  # guards all below it, and the mutable state of tickets
         _LIMITS_BY_HOLDER.pop(self.holder, None)  # in a forked child, the parent's
         self.holder = uuid.uuid4().hex
@@ -152,27 +152,28 @@ class SharedLimits:
             self.compute_cost(model, {"input_tokens": 1, "output_tokens": 1})
         return SharedTicket(self, find_provider(summarizer), model, call)
 
-    def find_job(self, session: str, role: str, summarizer: Summarizer) -> tuple[bool, float]:
-        """Return whether a dispatcher's job has a ticket or a permit, and the seconds until it tries again if nobody
-        wakes it: 0.0 if it may run now.
+    def queue_job(self, session: str, role: str, summarizer: Summarizer) -> tuple[bool, float]:
+        """Queue a dispatcher's job if no call is free. Return whether it has a ticket or a permit now, and the seconds
+        until it tries again if nobody wakes it: 0.0 if it may run.
 
-        Called before the session is opened: to open it and to be refused then takes five times as long. A job gets into
-        the queue only after that, once it is known to be due: else it would get a permit that it does not need.
+        Called before the session is opened: to open it and to be refused then takes eight times as long, which slows
+        other tenants' jobs while many are enqueued at once. A job that turns out not to be due leaves
+        the queue, and gives its permit back.
         """
         if self.dispatcher is None or getattr(summarizer, "deterministic", False):
             return False, 0.0
         claim = self.make_ticket(summarizer, bool).take_permit(session, role).ticket.claim
 
-        def find(rows: LimitRows) -> tuple[bool, float, float | None]:
+        def enqueue(rows: LimitRows) -> tuple[bool, float, float | None]:
             transaction = self._begin(rows)
-            return *transaction.find_job(claim), transaction.find_expiry()
+            return *transaction.enqueue_job(claim), transaction.find_expiry()
 
-        with self._asking:
-            is_known, wait, expiry = self._store.change_limits(find)
+        with self._enqueuing:
+            is_queued, wait, expiry = self._store.change_limits(enqueue)
         if wait:
             self._schedule_heartbeat(Admission(is_queued=True, seconds=expiry))
             self._listen(claim.holder)
-        return is_known, wait
+        return is_queued, wait
 
     def withdraw_job(self, session: str, role: str) -> None:
         """Take a job that needs no model now out of the queue, and give back its permit."""

@@ -70,9 +70,9 @@ def run_due(
 
     *settings*, *summarizer* and *options* are those of the role's compactor (``ContextCompactor``), and *budget* is the
     maximum tokens of its prompts; the rest is in the log. After a failure, no model is asked before the retry time
-    recorded in the log. While it waits for a call under shared limits, the session is not even opened. Any number of
-    processes may call this at once: one of them compacts, and the others return when its lease ends. A call that
-    outlasts ``call_timeout`` counts as failed, and occupies this thread until it ends.
+    recorded in the log. While shared limits leave no call free, the session is not even opened. Any number of processes
+    may call this at once: one of them compacts, and the others return when its lease ends. A call that outlasts
+    ``call_timeout`` counts as failed, and occupies this thread until it ends.
 
     Raises ``StoreError`` if the store cannot be read or written, and ``ConfigError`` for wrong settings.
     """
@@ -92,7 +92,7 @@ def run_due(
     if shared is not None:
         if summarizer is None and (summarizer := options.pop("llm_api", None)) is None:
             summarizer = find_summarizer(config)
-        is_queued, wait = shared.find_job(session, role, as_summarizer(summarizer))
+        is_queued, wait = shared.queue_job(session, role, as_summarizer(summarizer))
         if wait:
             events = EventLog(clock, 1, session)
             if (hook := options.get("on_event")) is not None:

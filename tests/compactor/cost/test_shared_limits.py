@@ -945,12 +945,11 @@ def run_job(store: Store, limits: SharedLimits, session: str, threshold: int = 7
     return run_due(store, session, ROLE, settings=settings, summarizer=ScriptedSummarizer(), limits=limits, **more)
 
 
-def test_a_queued_job_is_refused_before_its_session_is_opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_refused_before_its_session_is_opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has many jobs is not to use up the workers' time. The hooks hear of it all the same."""
     limits = SharedLimits(store, ONE, dispatcher=Jobs())
     write(store, "s")
     assert Actor(limits, "t").ask() is None
-    assert run_job(store, limits, "s").reason == Skip.LIMITED
     told = list[Event]()
     with monkeypatch.context() as patch:
         patch.setattr("compactor.workers.due.Memory", lambda *_, **__: pytest.fail("it was opened"))
@@ -959,18 +958,6 @@ def test_a_queued_job_is_refused_before_its_session_is_opened(store: Store, monk
     (skipped,) = told
     assert isinstance(skipped, Skipped)
     assert (skipped.session, skipped.role, skipped.reason) == ("s", ROLE, Skip.LIMITED)
-
-
-def test_only_what_is_due_waits_for_a_call(store: Store) -> None:
-    """A sweep enqueues sessions of which nobody knows that: they are to take no turns of others."""
-    limits = SharedLimits(store, ONE, dispatcher=Jobs())
-    assert Actor(limits, "t").ask() is None
-    for name in ("nothing due", "due"):
-        write(store, name)
-    assert run_job(store, limits, "nothing due", threshold=100).reason == Skip.BELOW_TRIGGER
-    assert limits.status().queued == 0
-    assert run_job(store, limits, "due").reason == Skip.LIMITED
-    assert limits.status().queued == 1
 
 
 @pytest.mark.parametrize("why", ["nothing is due", "it backs off"])
