@@ -46,7 +46,7 @@ class Asked:
     exceeds: frozenset[str] | None = None
     plan: str | None = None
     config: CompactorConfig = field(default_factory=CompactorConfig)
-    continued: None = None
+    continue_prompt: None = None
     requests: list[SummaryRequest] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)
 
