@@ -28,11 +28,11 @@ from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFail
 from .journal import CompactionRecord, Journal
 from .memory import Appended, Conversation, Memory
 from .overlays import CompactedMessage, CompactionProvider, JournalState, Note, Origin, Overlay, Reduction, Reductions
+from .places import Synced
 from .recall import Recall
 from .rounds import USER, Attachment, Post, Round, ToolCall
 from .search import RECALL_TOOLS, Hit
 from .stores import InMemoryStore, SessionRow, Store, delete_files, expire, list_expired, open_store, purge_tenant
-from .synced import Synced
 from .usage import Usage
 from .visibility import Rounds
 

@@ -20,8 +20,8 @@ from pydantic_core import from_json
 from . import messages as chat
 from .log.redaction import REDACTED
 from .log.state import Snapshot
+from .places import pack_place, unpack_place
 from .rounds import USER, Post, Round, copy_with, thaw
-from .synced import pack_place, unpack_place
 from .values import ValueObject
 from .visibility import filter_posts
 

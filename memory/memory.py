@@ -33,12 +33,12 @@ from .log import redaction, rewind
 from .log.session_log import Log, News
 from .log.state import OpenRound, Snapshot, preview_records, withdraw_covering
 from .overlays import CompactedMessage, CompactionProvider, find_newest_query, is_over
+from .places import Synced
 from .references import make_range_reference, make_reference, reload_text
 from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_unchecked, make_id, utc_now
 from .search import Hit, find_hits, split_query, sync_index
 from .stores import InMemoryStore, Store
 from .stores.base import adapt_store
-from .synced import Synced
 from .usage import Usage
 from .values import ValueObject
 from .visibility import Rounds, sees

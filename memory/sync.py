@@ -41,9 +41,9 @@ from .fingerprints import (
 )
 from .log.rewind import find_cut
 from .log.state import Snapshot
+from .places import NOWHERE, Synced, make_place_reference, pack_place, unpack_place
 from .references import make_reference
 from .rounds import EMPTY, Post, copy_with
-from .synced import NOWHERE, Synced, make_place_reference, pack_place, unpack_place
 from .values import ValueObject
 
 if TYPE_CHECKING:

@@ -323,8 +323,8 @@ class LimitTransaction:
         return None if soonest == math.inf else soonest
 
     def enqueue_job(self, claim: Claim) -> tuple[bool, float]:
-        """Put *claim* of a job into the queue if no call is free. Return whether it has a ticket or a permit now, and the
-        seconds until it tries again by itself: 0.0 if it may run."""
+        """Put *claim* of a job into the queue if no call is free. Return whether it has a ticket or a permit now,
+        and the seconds until it tries again by itself: 0.0 if it may run."""
         known = self._rows.find(TICKET, claim.key)
         if claim.key in self.permits:
             return True, 0.0

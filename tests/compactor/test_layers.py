@@ -43,7 +43,7 @@ LAYERS = """
     memory.recall memory.memory
     memory.transfer memory.journal memory.sync memory.alignment memory.fingerprints
     memory.log.session_log memory.search
-    memory.log memory.visibility memory.usage memory.synced memory.references
+    memory.log memory.visibility memory.usage memory.places memory.references
     memory.stores
     memory.packed memory.entries memory.overlays memory.messages
     memory.events memory.io_threads memory.hooks memory.rounds memory.arguments memory.patterns memory.values memory.errors

@@ -1,4 +1,4 @@
-"""What ``Memory.sync`` returns. Apart from ``sync``, which most processes never call and need not load."""
+"""Places in the log as numbers, and what ``Memory.sync`` returns. Apart from ``sync``, which most processes never load."""
 
 from __future__ import annotations
 
