@@ -1,4 +1,4 @@
-"""Places in the log as numbers, and what ``Memory.sync`` returns. Apart from ``sync``, which most processes never load."""
+"""Places in the log as numbers, and what ``Memory.sync`` returns. Most processes never load ``sync`` itself."""
 
 from __future__ import annotations
 
