@@ -33,7 +33,7 @@ from ..access import find_tenant
 from .bodies import FORMATS, Body, ChatFormat, MessagesFormat, RequestConversation, ResponsesFormat
 from .names import MAX_KNOWN, Callers, SessionNames, read_history, read_name
 from .relay import LateLog, Relay, RelayedResponse, Upload, forward_headers, make_error
-from .summarizer import RequestSummarizers
+from .summarizer import RequestSummarizer, RequestSummarizers
 
 if TYPE_CHECKING:
     from ..state import ServerState
@@ -214,17 +214,21 @@ class _Proxy:
         fit = partial(adapter.fit, name, given.items, system=system, model=model, summarizer=summarizer, **options)
         shorten = partial(self._shorten, name, body, adapter, given, fit)
         unwritten = _Unwritten(shorten, values.get("stream") is True)
-        if (known := self._unchanged.get(name)) is None:
+        known = self._unchanged.get(name)
+        if known is None or self._has_summary(name, summarizer):
             return shorten()
         if not is_long and not _MEDIA.search(raw):
             return unwritten
         if body.digest(adapter.key, known.size) != (known.size, known.digest):
             return shorten()
-        new = body.read_after(
-            adapter.key, known.size
-        )  # its JSON has more bytes than a message has tokens beside its text
+        # Its JSON has more bytes than a message has tokens beside its text.
+        new = body.read_after(adapter.key, known.size)
         fits = known.tokens + len(new) <= budget - reserve and not _MEDIA.search(new)
         return unwritten if fits else shorten()
+
+    def _has_summary(self, name: str, summarizer: RequestSummarizer) -> bool:
+        with self._state.sessions.open(name, model=summarizer) as session:
+            return session.compactor.get_compaction() is not None
 
     def _shorten(
         self, name: str, body: Body, adapter: _Adapter, given: RequestConversation, fit: Callable[[], Fitted[Any]]

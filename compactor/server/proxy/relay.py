@@ -94,15 +94,15 @@ class LateLog:
         self._task: asyncio.Task[object] | None = None
         self._timer = asyncio.get_running_loop().call_later(seconds, self.start)
 
-    def start(self) -> None:
+    def start(self) -> asyncio.Task[object]:
         if self._task is None:
             self._timer.cancel()
             self._task = asyncio.create_task(self._write())
+        return self._task
 
     async def wait(self) -> None:
         """Return as soon as the log is written."""
-        self.start()
-        await asyncio.wait([task for task in (self._task,) if task is not None])
+        await asyncio.wait([self.start()])
 
 
 class RelayedResponse(Response):

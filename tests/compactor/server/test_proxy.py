@@ -27,7 +27,15 @@ from model_server import Exchange, ModelServer, completion, drop, drop_midway, r
 from openai import AsyncOpenAI, OpenAI
 from proxied import KEY, _message, answer_any, proxy, read_text
 
-from compactor import CompactorConfig, InMemoryStore, SummarizerError, SummaryRequest, count_prompt, get_counter
+from compactor import (
+    CompactedMessage,
+    CompactorConfig,
+    InMemoryStore,
+    SummarizerError,
+    SummaryRequest,
+    count_prompt,
+    get_counter,
+)
 from compactor.integrations.redaction import redact
 from compactor.server.proxy.summarizer import KEY_SECONDS, RequestSummarizers
 from compactor.testing import FakeClock
@@ -1015,6 +1023,29 @@ def test_a_conversation_that_is_known_to_fit_does_not_wait_for_the_log(
                 store.gate.set()
             assert b"re: " in sent.result()
         assert [one.body[key] for one in model.requests][-1] == history
+
+
+@pytest.mark.parametrize("budget", [1_500, 100_000])
+def test_a_summary_is_in_the_next_request_although_the_conversation_fits(budget: int) -> None:
+    """The model last got the whole conversation, which is longer than the budget in bytes, or not."""
+    history, headers = make_history(6), {"x-session-id": "long"}
+    with ModelServer("") as model, proxy(model, budget=budget) as (url, state):
+        model.always(answer_any())
+        for turn in range(3):
+            body = {"model": "gpt-4o-mini", "messages": history}
+            CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=headers)
+            if turn == 1:
+                (session,) = list_sessions(state)
+                with state.open("", session) as opened:
+                    ids = [one.id for one in opened.memory.conversation.rounds[:4]]
+                    made = CompactedMessage(
+                        start_index=1, end_index=4, summary="Rows without a name.", end_round_id=ids[-1]
+                    )
+                    opened.memory.journal("assistant").publish(made, base=0, round_ids=ids)
+            history += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And?"}]
+        sent = [json.dumps(one.body["messages"]) for one in model.requests]
+    assert ["Rows without a name." in one for one in sent] == [False, False, True]
+    assert len(sent[2]) < len(sent[0])
 
 
 def test_a_conversation_whose_system_prompt_grew_is_not_known_to_fit() -> None:
