@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from starlette.routing import Route
 
 from memory import Store, StoreError
+from memory.transfer.archive import check_archive
 
 from .access import PUBLIC, Access, make_login_router
 from .metrics import make_metrics_router
@@ -54,11 +55,15 @@ def create_app(
 ) -> FastAPI:
     """Return the server's ASGI app. Its lifespan opens the store, and stops all compactors at shutdown.
 
+    Raises ``StoreError`` if the archive in *settings* is a folder that does not exist, or lacks its driver.
+
     *store* replaces the one in *settings*, and is left open; *options*, such as ``summarizer``, go to ``Sessions``.
     *redactor* maps each text of a proxied conversation to the text for the log and the summarizers; it must be
     deterministic. ``app.state.compactor`` is the ``ServerState``.
     """
     state = ServerState(settings if settings is not None else ServerSettings(), store, redactor, **options)
+    if state.settings.archive is not None:
+        check_archive(state.settings.archive)  # else DELETE would find nothing to erase in a mistyped one
     mcp = None
     with suppress(ModuleNotFoundError):  # without the extra, there is no /mcp
         from .mcp import make_endpoint

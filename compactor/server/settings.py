@@ -43,7 +43,7 @@ class ServerSettings(BaseModel):
     store: str = Field(default_factory=lambda: f"sqlite:///{find_data_folder() / 'sessions.db'}")
     """URL of the store."""
     archive: str | None = None
-    """The archive of the store's sessions, a folder or a URL: a session is erased there, too."""
+    """The archive of the store's sessions, an existing folder or a URL: a session is erased there, too."""
     host: str = "127.0.0.1"
     """Address to listen on. Any address but loopback needs *tokens*."""
     port: int = Field(default=8765, ge=0, le=65_535)

@@ -39,6 +39,7 @@ __all__ = [
     "ArchivedSession",
     "SkipReason",
     "archive_sessions",
+    "check_archive",
     "expire_archive",
     "find_archived",
     "list_archive",
@@ -205,6 +206,12 @@ def restore_session(
                 if _read_head(storage, key) == reader.head:  # otherwise it was archived again
                     storage.delete(key)
         return Imported(name, len(entries))
+
+
+def check_archive(where: Where) -> None:
+    """Raise ``StoreError`` if *where* is invalid, lacks a driver, or is a folder that does not exist."""
+    with convert_errors(where):
+        open_storage(where).check()
 
 
 def find_archived(where: Where, session: str) -> ArchivedSession | None:

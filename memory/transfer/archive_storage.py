@@ -24,6 +24,9 @@ _BLOCK = 1 << 18
 class Storage(Protocol):
     """The operations that an archive needs. Each may raise ``OSError``."""
 
+    def check(self) -> None:
+        """Raise ``StoreError`` if it is a folder that does not exist. Object storage has no folders."""
+
     def write(self, key: str) -> Any:
         """Return a context manager with a binary file that replaces *key*: durable on exit, deleted on failure."""
 
@@ -77,6 +80,10 @@ class LocalStorage:
 
     def __init__(self, root: str) -> None:
         self._root = os.path.abspath(root)
+
+    def check(self) -> None:
+        if not os.path.isdir(self._root):
+            raise StoreError(f"there is no archive at {self._root!r}: correct the path, or make that folder")
 
     def _make_path(self, key: str) -> str:
         return os.path.join(self._root, *key.split("/"))
@@ -150,6 +157,9 @@ class FsspecStorage:
         except ValueError as error:  # its text may contain the whole URL
             raise StoreError(f"fsspec does not support {scheme}:, or the URL is invalid; correct it") from error
         self._root = root.rstrip("/")
+
+    def check(self) -> None:
+        pass
 
     def _make_path(self, key: str) -> str:
         return f"{self._root}/{key}"

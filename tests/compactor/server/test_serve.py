@@ -27,6 +27,7 @@ from compactor import CompactorConfig, InMemoryStore, Sessions
 from compactor.cli import serve
 from compactor.cli.scenario import BUDGET, INCIDENT
 from compactor.server import ServerSettings, create_app
+from memory import StoreError
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,18 @@ from compactor.server import ServerSettings, create_app
 )
 def test_what_cannot_be_served_is_refused_in_one_line(words: list[str], named: str) -> None:
     assert named in refusal(run("serve", *words))
+
+
+def test_an_archive_that_does_not_exist_is_refused_in_one_line(tmp_path: Path) -> None:
+    """``DELETE`` would answer that a session is erased although its copy stays in the real archive."""
+    where = tmp_path / "archvie"
+    with pytest.raises(StoreError, match="no archive at"):
+        create_app(ServerSettings(store="memory://", archive=where.as_uri()))
+    told = refusal(run("serve", "--store", "memory://", "--port", "0", "--archive", str(where)))
+    assert "archvie" in told
+    assert "make that folder" in told
+    where.mkdir()
+    create_app(ServerSettings(store="memory://", archive=str(where)))
 
 
 def test_an_address_that_is_not_to_be_had_is_refused_in_one_line() -> None:
