@@ -8,6 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel
@@ -84,8 +85,8 @@ class SessionList:
         self._lock = threading.Lock()  # guards the next, not the dictionaries in it
         #: The known sessions by tenant, the least recently used first.
         self._known: OrderedDict[str, dict[str, _Known]] = OrderedDict()
-        #: The tenants whose sessions are all known.
-        self._complete: set[str] = set()
+        #: The tenants whose sessions are all known, and the newest activity when they were last read.
+        self._read_until: dict[str, datetime] = {}
 
     def read_page(
         self, tenant: str, order: Order, search: str = "", after: str | None = None, limit: int = PAGE
@@ -112,7 +113,7 @@ class SessionList:
     def _find_known(self, tenant: str) -> dict[str, _Known]:
         with self._lock:
             while sum(map(len, self._known.values())) > 2 * MAX_KNOWN:
-                self._complete.discard(self._known.popitem(last=False)[0])
+                self._read_until.pop(self._known.popitem(last=False)[0], None)
             known = self._known.setdefault(tenant, {})
             self._known.move_to_end(tenant)
             return known
@@ -145,16 +146,22 @@ class SessionList:
                 return names, after
 
     def _read_rows(self, tenant: str, known: dict[str, _Known]) -> None:
-        """Bring *known* up to date: the newest sessions first, until nothing has changed."""
+        """Bring *known* up to date: the newest sessions first, until nothing has changed.
+
+        Within a minute the store sorts by name, so all sessions of the newest known minute are read.
+        """
+        before, newest = self._read_until.get(tenant), datetime.min.replace(tzinfo=UTC)
         after, store, count = None, self._get_store(), 0
         while count < MAX_KNOWN:
             rows = store.list_sessions(tenant, after=after, limit=ROWS_READ, order="activity")
             changed = sum(_update(known, row) for row in rows)
             count += len(rows)
-            if len(rows) < ROWS_READ or (tenant in self._complete and not changed):
+            if rows and after is None:
+                newest = rows[0].last_activity
+            if len(rows) < ROWS_READ or (before is not None and not changed and rows[-1].last_activity < before):
                 break
             after = rows[-1].cursor
-        self._complete.add(tenant)
+        self._read_until[tenant] = newest
 
     def _measure(self, known: dict[str, _Known], names: Iterable[str], until: float) -> int:
         """Compute missing figures, one session at least and until the time is over, and return how many remain."""
@@ -203,7 +210,7 @@ def _read_cursor(text: str | None) -> tuple[float, float, float, str] | None:
     try:
         price, value, at, name = json.loads(text)
         return float(price), float(value), float(at), str(name)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         raise ConfigError(("after", "is not the cursor of a page in this order; begin at the first page")) from None
 
 

@@ -83,6 +83,12 @@ def test_the_page_lists_all_sessions_in_pages_of_each_order(
     assert names[: len(first)] == [f"session {number}" for number in first]
 
 
+def test_the_page_lists_nothing_where_there_is_no_session() -> None:
+    app = create_app(ServerSettings(store="memory://"), store=InMemoryStore())
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        assert [list_pages(client, order=order) for order in ("activity", "tokens")] == [[[]], [[]]]
+
+
 def test_the_page_searches_all_sessions(listed: tuple[TestClient, Store]) -> None:
     client, _ = listed
     for order in ("activity", "name", "tokens"):
@@ -102,10 +108,28 @@ def test_the_page_lists_what_changed_and_nothing_that_was_deleted(listed: tuple[
     assert names == ["session 0", "session 3", "session 2", "session 1"]
 
 
-def test_a_cursor_of_another_order_is_refused(listed: tuple[TestClient, Store]) -> None:
+def test_a_session_that_grows_within_the_minute_is_listed_as_it_is(
+    listed: tuple[TestClient, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays behind those of the same minute that come before it by name, in pages that have not changed."""
+    monkeypatch.setattr("compactor.server.session_list.ROWS_READ", 2)
+    client, _ = listed
+    before = {one["session"]: one["tokens"] for page in list_pages(client, order="tokens") for one in page}
+    for name in ("session 2", "session 4"):  # that of one page, and that of the last
+        said = [{"role": "user", "content": "Which halls?"}, {"role": "assistant", "content": "hall 7, " * 200}]
+        client.post(f"/api/sessions/{name}/messages", json={"messages": said})
+        after = {one["session"]: one["tokens"] for page in list_pages(client, order="tokens") for one in page}
+        assert {one for one in after if after[one] != before[one]} == {name}
+        before = after
+
+
+@pytest.mark.parametrize(
+    "after", ["elsewhere", f'[{"1" * 400}, 2, 3, "a"]', "[" * 20_000, "[1, 2, 3]", '[1, 2, "b", []]']
+)
+def test_a_cursor_of_another_order_is_refused(listed: tuple[TestClient, Store], after: str) -> None:
     client, _ = listed
     for order in ("tokens", "activity"):
-        answer = client.get("/inspect/sessions", params={"order": order, "after": "elsewhere"})
+        answer = client.get("/inspect/sessions", params={"order": order, "after": after})
         assert (answer.status_code, answer.json()["code"]) == (422, "ConfigError")
 
 
