@@ -203,9 +203,9 @@ class Store(ABC):
 
         In one transaction: whoever appends meanwhile either keeps the session, or writes to none. With a *lease_name*,
         only if *holder* has that lease, expired or not, and still has it when the session is erased: else another
-        process may have archived the session, or restored it since. If the outcome is not known, raise: where this
-        returns False, the caller deletes what it has archived. This default raises ``StoreError``: a store without it
-        takes part in no archive.
+        process may have archived the session, or restored it since. An empty holder has none. If the outcome is not
+        known, raise: where this returns False, the caller deletes what it has archived. This default raises
+        ``StoreError``: a store without it takes part in no archive.
         """
         raise StoreError(
             "this store cannot let a session go without losing what is written to it meanwhile: implement evict(), or"

@@ -220,7 +220,7 @@ class InMemoryStore(Store):
     def evict(self, session: str, number: int, id: str, *, lease_name: str = "", holder: str = "") -> bool:  # noqa: A002
         with self._lock:
             self._refuse_in_append()
-            if lease_name and self._leases.get((session, lease_name), ("", 0.0))[0] != holder:
+            if lease_name and (not holder or self._leases.get((session, lease_name), ("", 0.0))[0] != holder):
                 return False
             last = next(self.read(session, number - 1), None)
             if last is None or last.id != id or len(self._sessions[session]) != number:

@@ -399,7 +399,7 @@ class SqlStore(Store):
             found = find_session(connection, key, lock=True)  # no append comes between the look and the end
             if found is None:
                 return tried, tried  # repeated because the connection broke: the first attempt was committed
-            if lease_name and not connection.execute(_LOCK_LEASE, lease).rowcount:
+            if lease_name and not (holder and connection.execute(_LOCK_LEASE, lease).rowcount):
                 return False, False
             end = connection.execute(_END_AND_ID, {"key": key}).first()
             if end is None or (int(end.number), end.id) != (number, escape(id)):
