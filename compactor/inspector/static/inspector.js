@@ -16,7 +16,7 @@ const makeProblem = (error) => el("p", { class: "warn", role: "alert", text: err
 // ---- the list of sessions
 
 const ORDERS = { activity: "last activity", tokens: "most tokens", cost: "highest cost", failing: "failing first", name: "name" };
-const PAGE = 50;
+const PAGE = 50, PAUSE = 200; // rows, and milliseconds between two requests for figures that are being computed
 let order = "activity", wanted = "", cursors = [null]; // of the pages up to the one that is shown
 
 async function showSessions() {
@@ -57,6 +57,9 @@ async function showSessions() {
   async function update() { // a later call replaces this one
     const mine = ++request, isStale = () => page !== shown || mine !== request;
     try {
+      const figures = await get("server");
+      if (isStale()) return;
+      server.replaceChildren(...(figures ? [makeServerFigures(figures)] : []));
       let pending;
       do {
         const sessions = [];
@@ -70,9 +73,8 @@ async function showSessions() {
         } while (after !== null && sessions.length < PAGE);
         next = after;
         draw(sessions, pending);
-      } while (pending);
-      const figures = await get("server");
-      if (!isStale()) server.replaceChildren(...(figures ? [makeServerFigures(figures)] : []));
+        if (pending) await new Promise((done) => setTimeout(done, PAUSE));
+      } while (pending && !isStale());
     } catch (error) {
       if (!isStale()) table.replaceChildren(makeProblem(error));
     }

@@ -300,6 +300,24 @@ def test_the_list_reaches_every_session(browser: Any) -> None:
         assert page.evaluate("document.activeElement.textContent") == "user-119"
 
 
+def test_the_list_asks_for_missing_figures_with_pauses(browser: Any) -> None:
+    """The server's own figures do not wait for them."""
+    asked: list[str] = []
+    store = InMemoryStore()
+    with serve(store) as address, watch(browser) as page:
+        page.route("**/inspect/sessions?*", lambda one: one.fulfill(json={"sessions": [], "after": None, "pending": 5}))
+        page.on("request", lambda one: asked.append(one.url.partition("/inspect/")[2].partition("?")[0]))
+        page.clock.install(time=0)
+        page.clock.pause_at(1_000)
+        page.goto(address)
+        page.get_by_text("sessions open").wait_for()
+        page.get_by_text("the figures of 5 are being computed").wait_for()
+        page.evaluate("fetch('healthz')")  # time for one more
+        assert [one for one in asked if one in ("server", "sessions")] == ["server", "sessions"]
+        with page.expect_request("**/inspect/sessions?*"):
+            page.clock.run_for(200)
+
+
 def test_nobody_without_a_token_sees_anything(browser: Any) -> None:
     """Without a token there is the login alone, and no answer to any question; with it, only the tenant's own."""
     store = InMemoryStore()
