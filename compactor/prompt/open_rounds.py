@@ -205,6 +205,8 @@ class BlockReader(ValueObject):
                 read = self._make_block(start, posts, shown, groups, renewed[-1:])
                 if read.unanswered != block.unanswered:
                     break
+                if read.unanswered and _list_calls(read) != _list_calls(block):
+                    break  # a later result may belong to an earlier call now, whose id was used again
                 renewed.append(read)
             else:
                 renewed.append(block)
@@ -260,6 +262,10 @@ def _are_equal(one: object, other: object) -> bool:
         return one == other
     except Exception:  # noqa: BLE001  (an array, for instance, has no one truth; or a message was put into itself)
         return False
+
+
+def _list_calls(block: Block) -> list[str]:
+    return [call.id for part in block.parts for call in part.group.calls]
 
 
 def _has_to_stay(part: PromptPart) -> bool:

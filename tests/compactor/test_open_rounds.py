@@ -22,6 +22,14 @@ ids = st.sampled_from(["c0", "c1", "c2"])
 #: Short in the report of a failure; ``take`` says them at length.
 LONG = {"some": words(30), "many": words(200), "far too many": "row " * 2_000}
 texts = st.sampled_from(["", "ok", *LONG])
+
+
+def results(one: str, other: str, text: str) -> dict[str, Any]:
+    """One message with the results of two calls."""
+    parts = [{"type": "tool_result", "tool_use_id": id_, "content": text} for id_ in (one, other)]
+    return {"role": "tool", "tool_call_id": one, "content": parts}
+
+
 places = st.integers(0, 40)
 posts = st.one_of(
     st.builds(calls, ids),
@@ -31,16 +39,7 @@ posts = st.one_of(
     st.builds(result, ids, texts),
     st.builds(lambda text: {"role": "assistant", "content": text}, texts),
     st.builds(lambda text: {"role": "function", "name": "look_up", "content": text}, texts),
-    st.builds(
-        lambda one, two, text: {
-            "role": "tool",
-            "tool_call_id": one,
-            "content": [{"type": "tool_result", "tool_use_id": id_, "content": text} for id_ in (one, two)],
-        },
-        ids,
-        ids,
-        texts,
-    ),
+    st.builds(results, ids, ids, texts),
 )
 kinds = st.sampled_from(["ephemeral:screen", "approval_request", "approval_response", "message"])
 steps = st.one_of(
@@ -108,6 +107,24 @@ def _small_blocks() -> Iterator[None]:
     after_another=True,
 )
 @example(said=[*[SAYS] * 11, result("c1", ""), ("summarised", 12, 0, "")], budget=150, after_another=False)
+@example(
+    said=[
+        *[SAYS, ("say", "approval_request", 0, ""), *[SAYS] * 6, ("say", "approval_response", 0, ""), *[SAYS] * 4],
+        *[
+            calls("c1"),
+            calls("c1", "c0"),
+            SAYS,
+            calls("c0"),
+            results("c0", "c1", "ok"),
+            SAYS,
+            result("c0", "late"),
+            SAYS,
+        ],
+        ("summarised", 17, 1, "some"),
+    ],
+    budget=4_000,
+    after_another=True,
+)
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(steps, min_size=12, max_size=40), st.integers(150, 6_000), st.booleans())
 def test_a_prompt_is_the_same_as_if_nothing_had_been_kept(said: list[Any], budget: int, after_another: bool) -> None:
