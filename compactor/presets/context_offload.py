@@ -170,7 +170,7 @@ class _OffloadWithPreview:
                     # A redaction or a rewind since the view was read may have found no file to erase.
                     now = None if self.memory is None else self.memory.snapshot.find_round(round_.id)
                     if now is not None and (
-                        now.is_hidden or any(one.number == post.number and one != post for one in now.post_list)
+                        now.state == "undone" or any(one.number == post.number and one != post for one in now.post_list)
                     ):
                         self.files.erase(reference)
                         continue

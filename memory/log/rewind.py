@@ -101,14 +101,14 @@ def copy_part(now: Snapshot, part: Round, round_id: str) -> Iterator[Record]:
                 yield ReductionPublished(role=role, reduction=copy_with(one, round_id=round_id, text=text))
 
 
-def is_shown(now: Snapshot, number: int, post: int) -> bool:
-    """Return whether a round that is not hidden has that *post* of the round *number*, or a copy of it."""
-    while number in now.hidden:
+def is_undone(now: Snapshot, number: int, post: int) -> bool:
+    """Return whether that *post* of the round *number* was undone with all copies of it. May raise ``StoreError``."""
+    while number in now.hidden and number not in now.failed:
         round_id, copied = now.continued.get(number, ("", -1))
-        if post > copied:
-            return False
-        number = now.find_number(round_id)
-    return True
+        number = now.find_number(round_id) if post <= copied else 0
+        if not number:
+            return True
+    return False
 
 
 def find_last_number(round_: Round) -> int:

@@ -25,7 +25,7 @@ from weakref import WeakSet
 
 from memory import ContextError, Event, Memory, Redacted, Rewound, StoreError
 from memory.arguments import ConfigError, require
-from memory.log.rewind import is_shown
+from memory.log.rewind import is_undone
 from memory.recall import MAX_NUMBER, Parameters, Refused, make_schema, read_arguments, read_number, read_text
 from memory.references import find_ceil_boundary, find_floor_boundary, fold_case, make_reference
 from memory.rounds import utc_now
@@ -284,12 +284,9 @@ class OffloadFiles:
     def watch(self, memory: Memory) -> None:
         """Erase the files of *memory*'s posts that were redacted or undone, now and whenever any process does so.
 
-        A file stays if a copy of its post is shown. Emits ``FilesNotErased`` there for files that cannot be removed;
-        redacting again tries again.
+        A file stays if a copy of its post was not undone. Emits ``FilesNotErased`` there for files that cannot be
+        removed, or not found because the store fails; watching or redacting again tries again.
         """
-        if memory in self._watched:
-            return
-        self._watched.add(memory)
 
         def emit(failed: Iterable[str], error: str) -> None:
             memory.emit(FilesNotErased(session=memory.session_id, references=tuple(failed), error=error))
@@ -303,6 +300,8 @@ class OffloadFiles:
                 erase(self._list_undone(memory))
             except OffloadError as error:
                 emit((), str(error))
+            except StoreError as error:
+                emit((), f"what was undone could not be read, make the compactor anew: {error}")
 
         def hear(event: Event) -> None:
             if isinstance(event, Redacted):
@@ -310,7 +309,9 @@ class OffloadFiles:
             elif isinstance(event, Rewound):
                 erase_undone()
 
-        memory.on_event(hear)
+        if memory not in self._watched:
+            self._watched.add(memory)
+            memory.on_event(hear)
         erase_undone()
         try:
             erase(memory.redacted())  # while nobody watched
@@ -318,14 +319,14 @@ class OffloadFiles:
             emit((), f"what was redacted before could not be read, make the compactor anew: {error}")
 
     def _list_undone(self, memory: Memory) -> list[str]:
-        """Return the references of posts that have files and are shown no more. Raises ``OffloadError``."""
+        """Return the references of undone posts that have files. Raises ``OffloadError`` or ``StoreError``."""
         now = memory.snapshot
-        if not now.hidden:
+        if len(now.hidden) == len(now.failed):
             return []
         with _explain_errors(self._root), suppress(FileNotFoundError):  # no folder yet
             names = map(_NAME_OF_POST.fullmatch, self._list_names(_NAME_OF_POST.fullmatch))
             posts = sorted({(int(name[1]), int(name[2])) for name in names if name is not None})
-            return [make_reference(*post) for post in posts if not is_shown(now, *post)]
+            return [make_reference(*post) for post in posts if is_undone(now, *post)]
         return []
 
     def _erase_all(self, references: Iterable[str]) -> list[tuple[str, OffloadError]]:

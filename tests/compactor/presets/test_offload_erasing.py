@@ -94,6 +94,37 @@ def test_what_is_undone_is_in_no_file(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_has_failed_keeps_its_files(tmp_path: Path) -> None:
+    """Neither a rewind nor a new compactor takes them, nor the file of a post with a copy in a failed round."""
+    store = open_store(f"sqlite:///{tmp_path / 's.db'}")
+    memory = Memory("session", store=store)
+    memory.extend(busy(6).messages())
+    offloaded(tmp_path, memory)
+    memory.finish_round(memory.conversation.rounds[1], "failed")
+    memory.rewind("r4.p2")
+    memory.finish_round(memory.conversation.rounds[-1], "failed")
+    kept = [f"r{number}-p2-" for number in range(1, 5)]
+    offloaded(tmp_path, memory)
+    assert names(tmp_path) == kept
+    compactor_of(Memory("session", store=store), tmp_path)
+    assert names(tmp_path) == kept
+    store.close()
+
+
+def test_a_round_that_fails_while_its_file_is_written_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, write = busy(), OffloadFiles.write
+
+    def interrupted(self: OffloadFiles, stem: str, *more: Any) -> str:
+        path = write(self, stem, *more)
+        if stem == "r3.p2":
+            memory.finish_round(memory.conversation.rounds[2], "failed")
+        return path
+
+    monkeypatch.setattr(OffloadFiles, "write", interrupted)
+    offloaded(tmp_path, memory)
+    assert names(tmp_path) == [f"r{number}-p2-" for number in (1, 2, 3, 4, 5)]
+
+
 def test_what_is_undone_and_cannot_be_erased_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = InMemoryStore()
     memory = Memory("session", store=store)
@@ -265,6 +296,37 @@ def test_files_are_watched_where_the_store_is_away(tmp_path: Path, monkeypatch: 
     ]
     memory.redact("r1.p2")
     assert names(tmp_path) == []
+
+
+def test_what_was_undone_is_erased_when_the_store_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it was away, an event says so; to watch again is enough, and nothing is told twice."""
+    store = open_store(f"sqlite:///{tmp_path / 's.db'}")
+    memory, files = Memory("s", store=store), OffloadFiles(tmp_path, "chat")
+    memory.extend(busy(2).messages())
+    memory.rewind("r2.p2")
+    memory.rewind("r1")
+    memory.extend([user("More?"), answer()] * 500)  # a checkpoint, which does not have the number of each round
+    files.write("r2.p2", "item-2")
+    memory = Memory("s", store=store)
+    heard: list[Event] = []
+    memory.on_event(heard.append)
+
+    def away(*_: object) -> int:
+        raise StoreError("the server is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(store), "find_round_number", away)
+        files.watch(memory)
+    assert names(tmp_path) == ["r2-p2-"]
+    files.watch(memory)
+    assert names(tmp_path) == []
+    files.write("r1.p1", "item-1")
+    monkeypatch.setattr(os, "unlink", denied)
+    memory.redact("r1.p1")
+    told = [event.error for event in heard if isinstance(event, FilesNotErased)]
+    assert told[0] == "what was undone could not be read, make the compactor anew: the server is away"
+    assert [event.references for event in heard if isinstance(event, FilesNotErased)] == [(), ("r1.p1",)]
+    store.close()
 
 
 # -- all of a chat -------------------------------------------------------------------------------------------------------
