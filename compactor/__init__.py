@@ -23,6 +23,7 @@ from memory import (
     RECALL_TOOLS,
     USER,
     Appended,
+    ArchiveBusy,
     Attachment,
     CheckpointFailed,
     CompactedMessage,
@@ -220,8 +221,8 @@ __all__ += ["PersistFailed", "PlanFailed", "Prepared", "ProviderFailed", "Public
 __all__ += ["Reduced", "Rejected", "Reverted", "Rewound", "Skip", "Skipped", "Started", "Stopped", "StrategyFailed"]
 __all__ += ["SummaryEvent", "log_events", "make_logger"]
 # Errors.
-__all__ += ["BudgetExceeded", "CompactionFailed", "CompactionTimeout", "ConfigError", "Conflict", "ContextError"]
-__all__ += ["EntriesLost", "HistoryDiverged", "LimitReached", "MessageError", "NewerVersion", "OlderVersion"]
-__all__ += ["PromptError", "RoundClosed", "SessionPurged", "ShadowedModule", "SpendExceeded", "StaleCompaction"]
-__all__ += ["StoreBusy", "StoreClosed", "StoreDamaged", "StoreError", "StoreFull", "StoreReadOnly", "StoreUnreachable"]
-__all__ += ["SummarizerError", "SummaryRejected", "UnknownReference", "UnknownRound"]
+__all__ += ["ArchiveBusy", "BudgetExceeded", "CompactionFailed", "CompactionTimeout", "ConfigError", "Conflict"]
+__all__ += ["ContextError", "EntriesLost", "HistoryDiverged", "LimitReached", "MessageError", "NewerVersion"]
+__all__ += ["OlderVersion", "PromptError", "RoundClosed", "SessionPurged", "ShadowedModule", "SpendExceeded"]
+__all__ += ["StaleCompaction", "StoreBusy", "StoreClosed", "StoreDamaged", "StoreError", "StoreFull", "StoreReadOnly"]
+__all__ += ["StoreUnreachable", "SummarizerError", "SummaryRejected", "UnknownReference", "UnknownRound"]

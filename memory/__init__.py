@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .entries import Entry
 from .errors import (
+    ArchiveBusy,
     Conflict,
     ContextError,
     EntriesLost,
@@ -40,6 +41,7 @@ __all__ = [
     "RECALL_TOOLS",
     "USER",
     "Appended",
+    "ArchiveBusy",
     "Attachment",
     "CheckpointFailed",
     "CompactedMessage",

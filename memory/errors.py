@@ -78,6 +78,10 @@ class StoreBusy(StoreError):
     """Another process locked the store for longer than the time-out; nothing was written, try again."""
 
 
+class ArchiveBusy(StoreBusy):
+    """Another process is archiving, restoring or erasing the session; nothing was changed, try again."""
+
+
 class StoreFull(StoreError):
     """The store's disk is full; nothing was written, and the stored entries are unharmed."""
 

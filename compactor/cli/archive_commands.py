@@ -17,7 +17,7 @@ from .terminal import make_console, make_one_line, render_quantity
 _WHERE = "The archive: a folder, or a URL such as s3://bucket/chats."
 _REASONS = {
     "active": "somebody has written to it in the meantime",
-    "busy": "another process is archiving or restoring it, or the store is locked; run this again",
+    "busy": "another process is archiving, restoring or erasing it, or the store is locked; run this again",
     "gone": "it was purged or archived in the meantime",
     "name_taken": "the archive has another session of that name; restore that one with --as, or purge it",
     "too_large": "it is too large; use `compactor export`",

@@ -16,7 +16,7 @@ from rich.table import Table
 from memory import CompactedMessage, Memory, StaleCompaction, expire, list_expired, purge_tenant
 from memory.arguments import ConfigError
 from memory.rounds import utc_now
-from memory.transfer.archive import expire_archive, purge_archived, purge_archived_tenant
+from memory.transfer.archive import expire_archive, purge_archived_tenant, purge_session
 
 from ..config import CompactorConfig
 from ..difference import compare
@@ -292,14 +292,22 @@ def purge(
         size = sessions.measure_session(opened, session) if has_it else None
         described = "not in the store" if size is None else describe_size(size)
         confirm(f"session '{name}': {described}{where}. Erase all of it, for good?", "nothing was erased", yes=yes)
-        if size is not None:
+        document: dict[str, Any] = {"purged": size}
+        if archive is None:
             opened.purge(session)
-    document: dict[str, Any] = {"purged": size}
-    if archive is not None:
-        document["archived"] = purge_archived(archive, session)
-        described += ", and in the archive" if document["archived"] else ", and not in the archive"
-        if size is None and not document["archived"]:
-            raise CommandError(f"there is no session '{name}', neither in this store nor in the archive")
+        else:
+            document["purged"] = None
+
+            def erase(session: str) -> None:
+                document["purged"] = sessions.measure_session(opened, session)
+                opened.purge(session)
+
+            result = purge_session(opened, archive, session, purge=erase)
+            if not any(result):
+                raise CommandError(f"there is no session '{name}', neither in this store nor in the archive")
+            document["archived"] = result.archived
+            described = describe_size(document["purged"]) if result.stored else "not in the store"
+            described += ", and in the archive" if result.archived else ", and not in the archive"
     print_result(as_json, document, make_one_line(f"session {session} is erased: {described}"))
 
 
@@ -313,7 +321,7 @@ def erase_tenant(
 ) -> None:
     """Erase for good all sessions of a tenant, with their files. Asks for confirmation.
 
-    Stop what writes and archives for the tenant before. Without --archive, its archived sessions stay.
+    Stop what writes, archives and restores for the tenant before. Without --archive, its archived sessions stay.
 
     JSON: {"tenant", "purged": number}; with --archive also {"archived": number}.
     """

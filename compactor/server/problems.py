@@ -40,6 +40,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (errors.CompactionTimeout, 504),
     (errors.CompactionFailed, 502),
     (memory.StoreFull, 507),
+    (memory.ArchiveBusy, 409),
     (memory.StoreBusy, 503),
     (memory.StoreReadOnly, 503),
     (memory.StoreUnreachable, 503),

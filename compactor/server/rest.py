@@ -29,7 +29,7 @@ from memory.search import split_query
 from memory.stores.retention import FILES_KEPT
 from memory.stores.tenants import join_name, split_name
 from memory.sync import SAYS, TOOL_NAMES
-from memory.transfer.archive import purge_archived
+from memory.transfer.archive import purge_session
 from memory.transfer.jsonl import export_session, read_session
 from memory.transfer.state_dict import append_session
 
@@ -423,15 +423,11 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
     @router.delete("/sessions/{session_id}", status_code=204)
     def delete_session(tenant: Tenant, session_id: SessionId) -> Response:
         """Erase a session for good: its messages, its summaries, its events and its files, in the archive, too."""
-        name, archive = state.make_name(tenant, session_id), state.settings.archive
-        has_it = state.sessions.store.get_extent(name) is not None
-        if has_it:
-            state.sessions.purge(name)
+        name, archive, sessions = state.make_name(tenant, session_id), state.settings.archive, state.sessions
         if archive is not None:
-            has_it |= purge_archived(archive, name)
-            if state.sessions.store.get_extent(name) is not None:  # it was restored in the meantime
-                state.sessions.purge(name)
-                has_it = True
+            has_it = any(purge_session(sessions.store, archive, name, purge=sessions.purge))
+        elif has_it := sessions.store.get_extent(name) is not None:
+            sessions.purge(name)
         if not has_it:
             _raise_unknown()
         return Response(status_code=204)

@@ -14,7 +14,7 @@ from tempfile import SpooledTemporaryFile
 from typing import Literal, NamedTuple
 
 from ..entries import Entry, EventRecorded, PostRedacted, list_kinds
-from ..errors import NewerVersion, StoreBusy, StoreDamaged, StoreError
+from ..errors import ArchiveBusy, NewerVersion, StoreBusy, StoreDamaged, StoreError
 from ..log.session_log import Log
 from ..rounds import make_id, utc_now
 from ..stores import Store, list_expired
@@ -37,6 +37,7 @@ from .state_dict import LogValidator, append_session, refuse_existing
 __all__ = [
     "ArchiveResult",
     "ArchivedSession",
+    "PurgeResult",
     "SkipReason",
     "archive_sessions",
     "check_archive",
@@ -45,17 +46,18 @@ __all__ = [
     "list_archive",
     "purge_archived",
     "purge_archived_tenant",
+    "purge_session",
     "restore_session",
 ]
 
 Where = str | os.PathLike[str]
 
-#: The lease that keeps two processes from archiving or restoring the same session at once.
+#: The lease that keeps two processes from archiving, restoring or erasing the same session at once.
 _LEASE, _LEASE_SECONDS, _RENEW_AFTER = "\x1farchive", 120.0, 30.0
 _PART = ".part"
 SkipReason = Literal[
     "active",  # somebody wrote to it in the meantime
-    "busy",  # another process is archiving or restoring it, or the store is locked
+    "busy",  # another process is archiving, restoring or erasing it, or the store is locked
     "gone",  # it was purged, or archived by another process
     "name_taken",  # the archive has another session of this name, or an unreadable object under its key
     "too_large",  # an entry has more than 64 MB, or the session more than 8 GB
@@ -68,6 +70,12 @@ class ArchiveResult(NamedTuple):
     archived: list[str]
     #: Sessions that were not moved, and the reason for each.
     skipped: dict[str, SkipReason]
+
+
+class PurgeResult(NamedTuple):
+    #: Whether the store had the session, and whether the archive had it.
+    stored: bool
+    archived: bool
 
 
 def archive_sessions(
@@ -115,16 +123,20 @@ def _archive(store: Store, storage: Storage, session: str, cutoff: datetime) -> 
                 return "name_taken"
             with storage.write(key + _PART) as raw:
                 digest = write_object(raw, head, store, renew_lease)
-            with storage.open(key + _PART) as raw:
-                reader = ObjectReader(raw, key)
-                for _ in reader.read_entries():
-                    renew_lease()
-                if reader.digest != digest:
-                    raise StoreDamaged(f"{key} reads back differently; no session was lost: check the storage")
-            renew_lease()
-            storage.rename(key + _PART, key)
-            if _read_head(storage, key) != head:  # the archive was expired or purged in between
-                return "busy"
+            try:
+                with storage.open(key + _PART) as raw:
+                    reader = ObjectReader(raw, key)
+                    for _ in reader.read_entries():
+                        renew_lease()
+                    if reader.digest != digest:
+                        raise StoreDamaged(f"{key} reads back differently; no session was lost: check the storage")
+                renew_lease()
+                storage.rename(key + _PART, key)
+                is_kept = _read_head(storage, key) == head
+            except FileNotFoundError:
+                is_kept = False
+            if not is_kept:  # the archive was expired or purged in between
+                return "gone" if store.get_extent(session) is None else "busy"
             renew_lease()
             lease = {"lease_name": _LEASE, "holder": holder} if "leasing" in store.capabilities else {}
             if store.evict(session, head.entries, head.last, **lease):
@@ -178,8 +190,8 @@ def restore_session(
     still in a kept object.
 
     Raises ``StoreError`` if the archive does not have the session or the store already has one of that name,
-    ``StoreDamaged`` for a damaged object, ``NewerVersion`` for an object of a newer version, and ``StoreBusy`` while
-    another process archives or restores the session.
+    ``StoreDamaged`` for a damaged object, ``NewerVersion`` for an object of a newer version, and ``ArchiveBusy`` while
+    another process archives, restores or erases the session.
     """
     store, name, key = adapt_store(store), session if session_id is None else session_id, make_archive_key(session)
     with convert_errors(where), _hold_lease(store, session) as (_, renew_lease):
@@ -199,6 +211,7 @@ def restore_session(
                 entry = parse_entry(value)
                 validator.add(entry)
                 entries.add(entry)
+            renew_lease()
             append_session(store, name, entries)
         if not keep and not store.is_resident:
             with suppress(StoreBusy):  # the session is restored; the next archive run replaces the object
@@ -232,10 +245,29 @@ def list_archive(where: Where, *, tenant: str | None = None) -> Iterator[Archive
                 yield found
 
 
+def purge_session(
+    store: Store, where: Where, session: str, *, purge: Callable[[str], object] | None = None
+) -> PurgeResult:
+    """Erase *session* with its files from *store* and from the archive, for good: nobody restores it in between.
+
+    *purge* erases it from the store, if that has it, instead of ``store.purge``, such as ``Sessions.purge``. If the
+    object cannot be read, its files are not found. Raises ``ArchiveBusy`` while another process archives, restores or
+    erases the session; one that was killed blocks it for two minutes at most.
+    """
+    store = adapt_store(store)
+    with convert_errors(where), _hold_lease(store, session) as (_, renew_lease):
+        # The archive first: purging the session in the store ends the lease.
+        archived = _delete(open_storage(where), make_archive_key(session), renew_lease)
+        if stored := store.get_extent(session) is not None:
+            (store.purge if purge is None else purge)(session)
+        return PurgeResult(stored, archived)
+
+
 def purge_archived(where: Where, session: str) -> bool:
     """Erase *session* and its files outside the store from the archive. Return whether it was there.
 
-    ``store.purge`` does not reach an archive. If the object cannot be read, its files are not found.
+    ``store.purge`` does not reach an archive, and ``purge_session`` reaches both. If the object cannot be read, its
+    files are not found.
     """
     with convert_errors(where):
         return _delete(open_storage(where), make_archive_key(session))
@@ -287,13 +319,13 @@ def expire_archive(
 def _hold_lease(store: Store, session: str) -> Iterator[tuple[str, Callable[[], None]]]:
     """Hold the lease of *session*; yield its holder and a function that renews it.
 
-    Raises ``StoreBusy`` if another holds it.
+    Raises ``ArchiveBusy`` if another holds it.
     """
     holder, renewed_at = make_id(), time.monotonic()
     wait = store.lease(session, _LEASE, holder, _LEASE_SECONDS)
-    busy = f"another process is archiving or restoring the session {session[:40]!r}; nothing was changed"
+    busy = f"another process is archiving, restoring or erasing the session {session[:40]!r}; nothing was changed"
     if wait:
-        raise StoreBusy(f"{busy}: try again in {wait:.0f} seconds")
+        raise ArchiveBusy(f"{busy}: try again in {wait:.0f} seconds")
 
     def renew_lease() -> None:
         nonlocal renewed_at
@@ -302,7 +334,7 @@ def _hold_lease(store: Store, session: str) -> Iterator[tuple[str, Callable[[], 
             return
         # Once the lease has expired, another process may have held it, even if it is free now.
         if now - renewed_at >= _LEASE_SECONDS or store.lease(session, _LEASE, holder, _LEASE_SECONDS):
-            raise StoreBusy(f"{busy}: try again later")
+            raise ArchiveBusy(f"{busy}: try again later")
         renewed_at = now
 
     try:
@@ -311,14 +343,17 @@ def _hold_lease(store: Store, session: str) -> Iterator[tuple[str, Callable[[], 
         store.release(session, _LEASE, holder)
 
 
-def _delete(storage: Storage, key: str) -> bool:
+def _delete(storage: Storage, key: str, renew_lease: Callable[[], None] = lambda: None) -> bool:
     """Delete an object, its unfinished copy, and the files that its log names. Return whether the object existed."""
     with suppress(FileNotFoundError), storage.open(key) as raw:
         session, events = "", list[Entry]()
         with suppress(StoreDamaged, NewerVersion):  # a damaged object must be deletable
             reader = ObjectReader(raw, key)
             session, kinds = reader.head.session, list_kinds(EventRecorded)
-            events += [parse_entry(one) for one in reader.read_entries() if one.get("kind") in kinds]
+            for one in reader.read_entries():
+                renew_lease()
+                if one.get("kind") in kinds:
+                    events.append(parse_entry(one))
         delete_named_files(events, session)
     storage.delete(key + _PART)
     return storage.delete(key)

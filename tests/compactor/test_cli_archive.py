@@ -8,12 +8,14 @@ import sys
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import refusal, run
 from stored_sessions import SECRET, session, url_of
 
 from memory import Memory, open_store
+from memory.transfer.archive import find_archived, restore_session
 
 ACME = "acme\x1fa"
 
@@ -125,6 +127,33 @@ def test_erasing_reaches_the_archive_where_it_is_named(url: str, where: Path) ->
     assert done.document == {"tenant": "acme", "purged": 1, "archived": 1}
     assert run(*tenant, "--yes").out == "0 sessions erased, and 0 in the archive\n"
     assert run("archived", where, "--json").document == {"sessions": [], "unreadable": []}
+
+
+def test_a_session_is_not_erased_while_it_is_restored(url: str, where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is erased, and the command says what to do; one that came back after the question is erased, too."""
+    run("archive", "--to", where, "--older-than", "30d", "--store", url)
+    purge = ("purge", "old", "--archive", where, "--store", url, "--yes", "--json")
+    with closing(open_store(url)) as store:
+        append, told = type(store).append, []
+
+        def late(*call: Any) -> int:
+            told.append(refusal(run(*purge)))
+            return append(*call)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(store), "append", late)
+            restore_session(store, where, "old", keep=True)
+        assert ["try again in" in one for one in told] == [True]
+        assert find_archived(where, "old") is not None
+        store.purge("old")
+
+        def restored(*_: object, **_more: object) -> None:
+            restore_session(store, where, "old")
+
+        monkeypatch.setattr("compactor.cli.session_commands.confirm", restored)
+        done = run(*purge).document
+        assert (done["purged"]["rounds"], done["archived"]) == (1, False)
+        assert store.get_extent("old") is None
 
 
 def test_archived_sessions_expire(url: str, where: Path) -> None:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, Recall, compose
 from memory import (
+    ArchiveBusy,
     Entry,
     Memory,
     NewerVersion,
@@ -47,6 +48,7 @@ from memory.transfer.archive import (
     list_archive,
     purge_archived,
     purge_archived_tenant,
+    purge_session,
     restore_session,
 )
 from memory.transfer.archive_object import make_archive_key
@@ -321,6 +323,77 @@ def test_what_is_purged_from_the_archive_meanwhile_stays_in_the_store(
     between(monkeypatch, "rename", lambda: purge_archived(where, "s"), late=True)
     assert move(store, where) == ([], {"s": "busy"})
     assert list(store.sessions()) == ["s"]
+
+
+@pytest.mark.parametrize("method", ["open", "rename"])
+def test_what_is_purged_from_the_archive_meanwhile_ends_no_run(
+    store: Store, where: str, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The unfinished object goes, too: that session is skipped, and the others are archived."""
+    for name in ("a", "b"):
+        write(store, name)
+    for kind in (archive_storage.LocalStorage, archive_storage.FsspecStorage):
+        original = getattr(kind, method)
+
+        def purged(self: Any, key: str, *more: Any, original: Any = original) -> Any:
+            if key == make_archive_key("a") + ".part":
+                purge_archived(where, "a")
+            return original(self, key, *more)
+
+        monkeypatch.setattr(kind, method, purged)
+    assert move(store, where) == (["b"], {"a": "busy"})
+    assert (list(store.sessions()), names(where)) == (["a"], ["b"])
+
+
+def test_what_is_erased_for_good_is_not_restored_meanwhile(
+    store: Store, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is restored or archived, nothing is erased; afterwards, all of it, wherever it is."""
+    write(store, "s")
+    append, todo = type(store).append, ["erase"]
+
+    def erase() -> None:
+        with pytest.raises(ArchiveBusy, match=r"nothing was changed: try again in \d+ seconds"):
+            purge_session(store, where, "s")
+
+    def late(*call: Any) -> int:
+        if todo:
+            todo.pop()
+            erase()
+        return append(*call)
+
+    with monkeypatch.context() as patched:
+        between(patched, "rename", erase)
+        assert move(store, where).archived == ["s"]
+    monkeypatch.setattr(type(store), "append", late)
+    restore_session(store, where, "s", keep=True)
+    assert (todo, list(store.sessions()), names(where)) == ([], ["s"], ["s"])
+    assert purge_session(store, where, "s") == (True, True)
+    assert (list(store.sessions()), names(where)) == ([], [])
+    assert purge_session(store, where, "s") == (False, False)
+
+
+def test_what_is_erased_for_good_is_not_archived_meanwhile(
+    store: Store, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither moved nor restored, from the look at the archive to the end; a host may erase from the store itself."""
+    write(store, "s")
+    move(store, where)
+    restore_session(store, where, "s", keep=True)
+    seen: list[object] = []
+
+    def purge(session: str) -> None:
+        seen.append(move(store, where))
+        store.purge(session)
+
+    def restore() -> None:
+        with pytest.raises(ArchiveBusy):
+            restore_session(store, where, "s", "t")
+
+    between(monkeypatch, "delete", restore)
+    assert purge_session(store, where, "s", purge=purge) == (True, True)
+    assert seen == [([], {"s": "busy"})]
+    assert (list(store.sessions()), names(where)) == ([], [])
 
 
 def test_two_do_not_move_one_session_at_once(store: Store, where: str, monkeypatch: pytest.MonkeyPatch) -> None:

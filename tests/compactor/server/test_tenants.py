@@ -24,7 +24,7 @@ from compactor import CompactorConfig, InMemoryStore
 from compactor.server import ServerSettings, create_app
 from memory import Memory, open_store
 from memory.stores import join_name
-from memory.transfer.archive import archive_sessions, list_archive, purge_archived, restore_session
+from memory.transfer.archive import archive_sessions, list_archive, restore_session
 
 ALICE, BOB = "alice-token-0123456789", "bob-token-0123456789"
 SECRET = "The launch code is 4711."
@@ -161,19 +161,28 @@ def test_nothing_of_a_tenant_is_left_where_the_server_knows_the_archive(tmp_path
     assert (b"alice-4711" in left, b"bob-4711" in left) == (False, True)
 
 
-def test_a_session_that_is_restored_while_it_is_erased_is_erased(tmp_path: Path, monkeypatch: Any) -> None:
-    """Between the look at the store and that at the archive."""
+def test_a_session_is_not_erased_while_it_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host is told to try again; then it is erased for good."""
     store, where = InMemoryStore(), tmp_path / "archive"
-    Memory("s", store=store).append({"role": "user", "content": SECRET})
-    later = datetime.now(UTC) + timedelta(days=2)
-    archive_sessions(store, where, timedelta(days=1), now=later)
+    Memory("alice\x1fs", store=store).append({"role": "user", "content": SECRET})
+    archive_sessions(store, where, timedelta(days=1), now=datetime.now(UTC) + timedelta(days=2))
+    settings = ServerSettings(archive=str(where), store_dir=tmp_path, tokens={"alice": SecretStr(ALICE)})
+    append, answers = InMemoryStore.append, []
+    with TestClient(
+        create_app(settings, store=store), "http://127.0.0.1", headers={"authorization": f"Bearer {ALICE}"}
+    ) as client:
 
-    def restored(place: Any, session: str) -> bool:
-        restore_session(store, where, session, keep=True)
-        return purge_archived(place, session)
+        def late(*call: Any) -> int:
+            answers.append(client.delete("/api/sessions/s"))
+            return append(*call)
 
-    monkeypatch.setattr("compactor.server.rest.purge_archived", restored)
-    app = create_app(ServerSettings(archive=str(where), store_dir=tmp_path), store=store)
-    with TestClient(app, "http://127.0.0.1") as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(InMemoryStore, "append", late)
+            restore_session(store, where, "alice\x1fs", keep=True)
+        (refused,) = answers
+        assert (refused.status_code, refused.json()["code"]) == (409, "ArchiveBusy")
+        assert "the session 's'; nothing was changed: try again in" in refused.json()["detail"]
+        assert client.get("/api/sessions/s").status_code == 200
         assert client.delete("/api/sessions/s").status_code == 204
+        assert client.get("/api/sessions/s").status_code == 404
     assert (list(store.sessions()), list(list_archive(where))) == ([], [])
