@@ -135,6 +135,9 @@ def _archive(store: Store, storage: Storage, session: str, cutoff: datetime) -> 
                 is_kept = _read_head(storage, key) == head
             except FileNotFoundError:
                 is_kept = False
+            except StoreBusy:  # the session may be erased by now
+                storage.delete(key + _PART)
+                raise
             if not is_kept:  # the archive was expired or purged in between
                 return "gone" if store.get_extent(session) is None else "busy"
             renew_lease()

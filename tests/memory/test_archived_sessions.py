@@ -427,6 +427,26 @@ def test_a_lease_that_ran_out_is_not_relied_on(store: Store, where: str, monkeyp
     assert (list(store.sessions()), names(where)) == (["s"], ["s"])
 
 
+def test_a_process_that_slept_leaves_nothing_of_what_was_erased(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system shows an object only when it is complete, so the purge did not see it."""
+    write(store, "s")
+    now, where = [0.0], tmp_path / "archive"
+    monkeypatch.setattr(archive.time, "monotonic", lambda: now[0])
+    original = archive_storage.LocalStorage.open
+
+    def late(self: Any, key: str) -> Any:
+        if key.endswith(".part"):
+            store.purge("s")
+            now[0] = 500.0
+        return original(self, key)
+
+    monkeypatch.setattr(archive_storage.LocalStorage, "open", late)
+    assert move(store, where) == ([], {"s": "busy"})
+    assert [one for one in where.rglob("*") if one.is_file()] == []
+
+
 @pytest.mark.parametrize("restoring", [False, True], ids=["archive", "restore"])
 def test_a_process_that_slept_deletes_no_object_of_another(
     store: Store, where: str, monkeypatch: pytest.MonkeyPatch, restoring: bool
