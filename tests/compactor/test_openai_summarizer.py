@@ -431,10 +431,10 @@ def test_retry_after_is_read_from_the_wire(server: ModelServer, summarizer: Open
 def test_no_server_holds_a_call_past_its_deadline(server: ModelServer, answer: Answer) -> None:
     """A byte now and then outlives the client's own timeout, which is for each read; it does not outlive ours."""
     server.answers(answer)
-    with OpenAISummarizer("m", base_url=server.base_url, timeout=0.2) as summarizer:
+    with OpenAISummarizer("m", base_url=server.base_url, timeout=1.0) as summarizer:
         started = time.monotonic()
-        assert "no complete answer within 0.2 s: raise timeout=" in str(failure(summarizer))
-        assert time.monotonic() - started < 5
+        assert "no complete answer within 1 s: raise timeout=" in str(failure(summarizer))
+        assert time.monotonic() - started < 10
         assert summarizer(REQUEST).text == "SUMMARY 2"
 
 
