@@ -422,7 +422,6 @@ def test_a_comparison_does_not_mix_with_json(file: Path) -> None:
     assert "pass --json FILE" in refusal(run("evaluate", file, "--json", "-", "--compare", "old.json"))
 
 
-@pytest.mark.slow
 def test_two_runs_are_compared(file: Path, server: ModelServer, tmp_path: Path) -> None:
     run("evaluate", file, "--json", "old.json")
     done = evaluate(file, server, "--compare", "old.json")
@@ -471,7 +470,6 @@ def test_summaries_stand_beside_their_sources(file: Path) -> None:
 # -- the page of the documentation ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_commands_of_the_page_run(file: Path, server: ModelServer) -> None:
     """In order, as a reader types them."""
     file.rename("transcript.jsonl")

@@ -96,7 +96,6 @@ async def say_message(client: AsyncAnthropic, history: list[Any], *, stream: boo
         return await events.get_final_text()
 
 
-@pytest.mark.slow
 def test_conversations_in_parallel_that_begin_alike_are_sessions_of_their_own() -> None:
     """Twenty by the official clients, half streaming: no prompt over the budget, no answer changed, none mixed."""
     budget, count, turns = 900, 20, 7
@@ -172,7 +171,6 @@ def test_a_reminder_that_each_request_ends_with_makes_no_branches() -> None:
         assert texts_of(state, session).count("Reminder") == 1
 
 
-@pytest.mark.slow
 def test_a_conversation_over_the_budget_is_shortened_before_the_models_first_answer() -> None:
     """It goes on in the same session when the answer has come, also after a restart; a short question has none."""
     notes = [{"role": "user", "content": f"Note {number}. {WORDS * 4}"} for number in range(30)]
@@ -250,7 +248,6 @@ def test_what_an_agent_asks_beside_its_conversation_does_not_end_it() -> None:
         assert texts_of(state, beside).count("Write a title.") == 1
 
 
-@pytest.mark.slow
 def test_conversations_go_on_where_they_were_after_a_restart() -> None:
     """Named or not: the store has all that it takes to find them."""
     store = InMemoryStore()

@@ -254,7 +254,6 @@ def test_no_tenant_reaches_anothers_files(root: Path) -> None:
         assert nobody.status == 401
 
 
-@pytest.mark.slow
 def test_a_slow_pattern_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern that would take for ever is stopped, and one that would fill memory is refused."""
     monkeypatch.setattr("compactor.server.reme.SEARCH_SECONDS", 0.25)

@@ -72,7 +72,6 @@ def app(tmp_path: Any) -> FastAPI:
     return create_app(settings, store=InMemoryStore())
 
 
-@pytest.mark.slow
 def test_no_route_reaches_another_tenants_session(app: FastAPI) -> None:
     """Not one word of it is read, and not one entry is written, whatever the route and however the session is named."""
     store = app.state.compactor._store
