@@ -80,8 +80,8 @@ def run_due(
     require("session", session, str, "the session's name, as a text")
     require_role(role)
     failures = find_failures(store, session, role)
-    clock, limits, is_queued = options.get("clock") or SYSTEM_CLOCK, options.get("limits"), False
-    shared = None if isinstance(limits, Limits) else limits
+    clock, limits = options.get("clock") or SYSTEM_CLOCK, options.get("limits")
+    shared, is_queued = None if isinstance(limits, Limits) else limits, False
     if failures.retry_at is not None and (left := (failures.retry_at - clock.now()).total_seconds()) > 0:
         if shared is not None:
             shared.withdraw_job(session, role)
@@ -196,10 +196,8 @@ class Worker(ValueObject):
         start, and again after the seconds that it returns: then a lease may expire. Call ``end_rescue`` after each job.
         Until then, the job is enqueued again every few seconds: the next worker may have been killed, too.
         """
-        take, seconds = (
-            adapt_store(self.store).take_expired,
-            LEASE_SECONDS,
-        )  # one that is taken from now on lasts longer
+        take = adapt_store(self.store).take_expired
+        seconds = LEASE_SECONDS  # a lease that is taken from now on lasts longer
         for role in self.roles:
             expired = take(lease_name(role), RESCUE_SECONDS)
             for session in expired.sessions:
