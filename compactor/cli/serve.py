@@ -202,8 +202,12 @@ def run(app: Any, settings: ServerSettings, on_start: Callable[[], object] = lam
         timeout_graceful_shutdown=GRACE_SECONDS,
         lifespan="on",
     )
+    before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
-    Server(config).run(sockets=[_bind(settings)])
+    try:
+        Server(config).run(sockets=[_bind(settings)])
+    finally:
+        sys.setswitchinterval(before)
 
 
 def make_protocol() -> Any:
