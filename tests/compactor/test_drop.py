@@ -17,7 +17,6 @@ from views import get_token_cache, messages_of, spans
 from compactor import (
     Attachment,
     CompactedMessage,
-    CompactorConfig,
     ContextCompactor,
     ExtractiveSummarizer,
     Post,
@@ -401,27 +400,6 @@ def test_covered_rounds_are_not_looked_at() -> None:
 
     assert [one.round_id for one in reduced(memory, drop("tool_result"))] == [memory.conversation.rounds[1].id]
     assert [message["content"] for message in memory.messages() if message["role"] == "system"] == ["Be kind."]
-
-
-def test_rounds_of_another_host_stay() -> None:
-    """They are in no log that an overlay could lie on."""
-    memory = memory_of(user("q"), answer(BIG), user("r"), answer("x"))
-    found: list[list[Reduction]] = []
-
-    def look(view: View) -> Iterable[Reduction]:
-        found.append(list(drop("assistant")(view)))
-        return ()
-
-    executor = ManualExecutor()
-    options: dict[str, Any] = {"trigger": over_tokens(1), "strategies": (look,), "executor": executor}
-    own = ContextCompactor.for_role(memory, ROLE, CompactorConfig(), ExtractiveSummarizer(), **options)
-    others = ContextCompactor(
-        CompactorConfig(), ExtractiveSummarizer(), lambda: list(memory.conversation.rounds), role=ROLE, **options
-    )
-    for compactor in (own, others):
-        compactor.start()
-        executor.run_all()
-    assert [len(one) for one in found] == [1, 0]
 
 
 def test_a_post_that_is_offloaded_alone_is_not_dropped_alone() -> None:

@@ -20,6 +20,7 @@ from compactor import (
     ContextCompactor,
     ExtractiveSummarizer,
     Reduction,
+    Strategy,
     Summary,
     SummaryRejected,
     SummaryRequest,
@@ -27,6 +28,7 @@ from compactor import (
     budget_status,
     compose,
     count_tokens,
+    drop,
     offload_large,
     over_tokens,
 )
@@ -226,13 +228,14 @@ def test_a_query_that_a_post_hands_on_goes_with_it() -> None:
     assert memory.reload("r2.p1") == f"{BIG}\n\n[file]\n{BIG}"
 
 
-def test_rounds_of_another_host_stay() -> None:
-    """They are in no log that reloads anything."""
+@pytest.mark.parametrize("strategy", [offload_large(), drop("assistant")], ids=["offload_large", "drop"])
+def test_rounds_of_another_host_stay(strategy: Strategy) -> None:
+    """They are in no log that reloads anything, or that an overlay could lie on."""
     memory = memory_of(user("q"), answer(BIG), user("r"), answer("x"))
     found: list[list[Reduction]] = []
 
     def look(view: View) -> Iterable[Reduction]:
-        found.append(list(offload_large()(view)))
+        found.append([one for one in strategy(view) if isinstance(one, Reduction)])
         return ()
 
     executor = ManualExecutor()

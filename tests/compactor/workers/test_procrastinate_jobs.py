@@ -63,6 +63,19 @@ def working(url: str, worker: Any, concurrency: int = 3) -> Iterator[None]:
         assert not thread.is_alive()
 
 
+class WaitingWorker(RecordingWorker):
+    """A job of it ends only once it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def run(self, session: str, role: str) -> Outcome:
+        outcome = super().run(session, role)
+        self.go_on.wait(SOON)
+        return outcome
+
+
 class TestProcrastinate(DispatcherContract):
     @pytest.fixture(autouse=True)
     def _place(self, postgres_url: str) -> None:
@@ -154,15 +167,7 @@ def take_and_die(url: str, dispatcher: ProcrastinateDispatcher) -> None:
 
 def test_no_more_jobs_run_than_asked_for_and_they_hold_up_no_rescue(postgres_url: str) -> None:
     """A killed worker repeats no more calls than that, and a call may take minutes."""
-    go_on = threading.Event()
-
-    class Slow(RecordingWorker):
-        def run(self, session: str, role: str) -> Outcome:
-            outcome = super().run(session, role)
-            go_on.wait(SOON)
-            return outcome
-
-    worker = Slow()
+    worker = WaitingWorker()
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         dispatcher.create_tables()
         dispatcher.due("of a dead worker", "a")
@@ -174,14 +179,14 @@ def test_no_more_jobs_run_than_asked_for_and_they_hold_up_no_rescue(postgres_url
             psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as connection,
         ):
             until = time.monotonic() + SOON
-            while time.monotonic() < until and not go_on.is_set():
+            while time.monotonic() < until and not worker.go_on.is_set():
                 found = connection.execute(
                     "SELECT count(*) FROM procrastinate_jobs WHERE (status, task_name) = ('todo', 'compactor.compact')"
                 ).fetchone()
                 if found is not None and found[0] == 2 and worker.calls:
                     assert [name for name, _, _ in worker.calls] == ["s"]
-                    go_on.set()
-            assert go_on.is_set(), "nobody looked for the dead worker's job"
+                    worker.go_on.set()
+            assert worker.go_on.is_set(), "nobody looked for the dead worker's job"
             worker.wait_for(lambda calls: len(calls) == 3)
 
 
@@ -216,15 +221,7 @@ def test_a_job_that_waits_for_a_lease_goes_ahead_when_that_ends(postgres_url: st
 
 def test_what_is_left_at_the_end_is_given_back(postgres_url: str) -> None:
     """A job that outlasts the time that it gets waits for another worker."""
-    go_on = threading.Event()
-
-    class Slow(RecordingWorker):
-        def run(self, session: str, role: str) -> Outcome:
-            outcome = super().run(session, role)
-            go_on.wait(SOON)
-            return outcome
-
-    slow, other = Slow(), RecordingWorker()
+    slow, other = WaitingWorker(), RecordingWorker()
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         dispatcher.create_tables()
         dispatcher.due("s", "a")
@@ -232,7 +229,7 @@ def test_what_is_left_at_the_end_is_given_back(postgres_url: str) -> None:
             slow.wait_for(lambda calls: len(calls) == 1)
         with working(postgres_url, other):
             other.wait_for(lambda calls: len(calls) == 1)
-        go_on.set()
+        slow.go_on.set()
 
 
 def count_jobs(url: str) -> int:
