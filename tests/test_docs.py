@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import pkgutil
 import re
@@ -219,7 +218,6 @@ def test_shell_blocks_of_the_docs_only_set_variables() -> None:
 # -- names ---------------------------------------------------------------------------------------------------------------
 
 
-@functools.cache
 def names_in_use() -> set[str]:
     """Return the names in the source, those of its modules, and its strings of one word: keys, events and the like."""
     names = {*prompts.list_shipped(), *prompts.PLACEHOLDERS}
@@ -306,10 +304,20 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("page", ["README.md", *DOCS])
-def test_names_on_the_pages_exist(page: str) -> None:
+def test_names_on_the_pages_exist() -> None:
     """What a page calls by name is called that in the code: a renamed thing is renamed on the pages."""
-    known = names_in_use() | FOREIGN.get(Path(page).stem, set()) | FOREIGN.get(Path(page).parent.name, set())
+    ours = names_in_use()
+    missing = [
+        (page, span)
+        for page in ["README.md", *DOCS]
+        for span, names in named_on(page)
+        if names - ours - FOREIGN.get(Path(page).stem, set()) - FOREIGN.get(Path(page).parent.name, set())
+    ]
+    assert missing == []
+
+
+def named_on(page: str) -> Iterator[tuple[str, set[str]]]:
+    """Yield each code span of the page with the names in it."""
     text = text_of(page)
     if page in COMING_FROM:
         for row in rows():
@@ -321,9 +329,7 @@ def test_names_on_the_pages_exist(page: str) -> None:
         if re.search(r"[\s/\\]|\.(?:py|md|ya?ml|jsonl?|toml)\b", re.sub(r"\(.*", "", span)):
             continue  # a command, a path, a file
         # Without strings, and without variables, which are tried above.
-        written = re.findall(r"\b[A-Za-z_]\w+", re.sub(r"\".*?\"|'.*?'|COMPACTOR_\w+=\w+", "", span))
-        missing = [name for name in written if name not in known]
-        assert not missing, f"`{span}` on {page}"
+        yield span, set(re.findall(r"\b[A-Za-z_]\w+", re.sub(r"\".*?\"|'.*?'|COMPACTOR_\w+=\w+", "", span)))
 
 
 def test_the_costs_on_the_pages_are_those_of_the_newest_comparison() -> None:

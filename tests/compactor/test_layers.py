@@ -111,6 +111,11 @@ def modules() -> dict[str, Path]:
 
 
 @cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports_of(module: str, path: Path) -> frozenset[str]:
     """Return the modules of ours that *module* imports, wherever in it: at the top, in a function, for types only."""
     return frozenset(_imports_of(module, path))
@@ -118,7 +123,7 @@ def imports_of(module: str, path: Path) -> frozenset[str]:
 
 def _imports_of(module: str, path: Path) -> Iterator[str]:
     package = module if path.stem == "__init__" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] in PACKAGES)
         elif isinstance(node, ast.ImportFrom):
@@ -135,8 +140,9 @@ MODULES = modules()
 
 def exported(path: Path) -> set[str]:
     """Return the names in ``__all__`` of the module at *path*; empty if it has none."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    return {name for node in body if _is_all(node) for name in ast.literal_eval(node.value)}
+    if "__all__" not in path.read_text(encoding="utf-8"):
+        return set()
+    return {name for node in parse(path).body if _is_all(node) for name in ast.literal_eval(node.value)}
 
 
 def _is_all(node: ast.stmt) -> TypeGuard[ast.Assign | ast.AugAssign]:
@@ -224,7 +230,7 @@ def test_the_public_modules_are_those_of_the_page_about_versions() -> None:
 @pytest.mark.parametrize("module", [module for module, path in MODULES.items() if exported(path)])
 def test_all_names_that_a_module_exports_are_there(module: str) -> None:
     """Bound by an import, a definition or an assignment, also where it is imported when it is first used."""
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    tree = parse(MODULES[module])
     bound = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
     bound |= {target.id for node in tree.body for target in _targets(node)}
     later = [inner for node in tree.body if isinstance(node, ast.If) for inner in node.body]

@@ -188,15 +188,15 @@ class StoreContract:
 
     def test_a_long_log_is_read_in_order(self) -> None:
         """Across the store's pages, from any start, and while others append."""
-        for place in range(0, 3_000, 1_500):
-            self.store.append("s", [make_entry() for _ in range(1_500)], after=place)
+        for place in range(0, 2_200, 1_100):
+            self.store.append("s", [make_entry() for _ in range(1_100)], after=place)
         reader = self.store.read("s", 1)
         assert next(reader).number == 2
-        self.reopen().append("s", [make_entry()], after=3_000)
+        self.reopen().append("s", [make_entry()], after=2_200)
         rest = [found.number for found in reader]
         assert rest == list(range(3, len(rest) + 3))
-        assert rest[-1] in (3_000, 3_001)
-        assert read_numbers(self.store, after=10, limit=2_345) == list(range(11, 2_356))
+        assert rest[-1] in (2_200, 2_201)
+        assert read_numbers(self.store, after=10, limit=1_345) == list(range(11, 1_356))
 
     def test_a_reader_that_stops_halfway_is_in_nobodys_way(self) -> None:
         """Others, and its own thread, append, redact and purge; two readers go side by side."""

@@ -98,14 +98,14 @@ async def say_message(client: AsyncAnthropic, history: list[Any], *, stream: boo
 
 def test_conversations_in_parallel_that_begin_alike_are_sessions_of_their_own() -> None:
     """Twenty by the official clients, half streaming: no prompt over the budget, no answer changed, none mixed."""
-    budget, count, turns = 900, 20, 7
+    budget, count, turns = 900, 20, 5
 
     async def converse(number: int, chat: AsyncOpenAI, claude: AsyncAnthropic) -> None:
         stream, kind = number % 2 == 0, number % 3
         history: list[Any] = []
         for turn in range(turns):
             who = f"conversation {number}" if turn > 1 else "we"
-            asked = f"{turn}: {who} ask. {WORDS * 6}"
+            asked = f"{turn}: {who} ask. {WORDS * 10}"
             history.append({"role": "user", "content": asked})
             if kind == 0:
                 said = await say_chat(chat, history, stream=stream)
