@@ -194,6 +194,7 @@ def test_a_long_run_of_tools_stays_within_its_budget() -> None:
 # How the model is asked
 
 
+@pytest.mark.slow
 def test_an_unknown_agents_model_is_gone_on_from_while_the_cache_has_its_prompt() -> None:
     """Tried once, and kept because the answer reports a hit."""
     session = Session(Client(hit=0.9)).turns(100)
@@ -201,6 +202,7 @@ def test_an_unknown_agents_model_is_gone_on_from_while_the_cache_has_its_prompt(
     assert all(session.client.continued)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("usage", [..., None, {"prompt_tokens": 5_000, "completion_tokens": 100}])
 def test_continuing_is_given_up_if_no_hit_is_reported(usage: Any) -> None:
     """After one attempt: the agent's model is another, or nobody tells. Whole prompts uncached would be dear."""
@@ -281,6 +283,7 @@ def test_while_there_is_room_a_fact_passes_through_three_summaries_on_average(ag
 # What is given counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{"threshold": 10}, {"retain_recent": 3}, {"threshold": 7, "retain_recent": 2}])
 def test_a_threshold_that_is_given_is_taskweavers_rule_as_it_stands_there(given: dict[str, int]) -> None:
     """The same compactions at the same moments, by the same requests, as of a summarizer that names no model."""
@@ -359,6 +362,7 @@ NONSENSE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("usage", "agent"),
     [
@@ -374,6 +378,7 @@ def test_nonsense_as_usage_does_no_harm(usage: Any, agent: str) -> None:
     assert "nan" not in session.compactor.describe()
 
 
+@pytest.mark.slow
 def test_one_nonsensical_report_is_not_remembered_for_good() -> None:
     """A length that no model writes would be the mean's for many answers, and keep the right form from being chosen."""
     client = Client(usage={"prompt_tokens": 100, "completion_tokens": 2**53})

@@ -122,6 +122,7 @@ def test_stopping_does_not_wait_for_the_added_latency() -> None:
     assert [agent.compactor.status().state for agent in demo.agents.values()] == [State.STOPPED, State.STOPPED]
 
 
+@pytest.mark.slow
 def test_the_time_that_turns_are_held_up_is_measured_turn_by_turn(played: Demo) -> None:
     assert len(played.clock.turns) == 24
     assert all(seconds > 0 for seconds in played.clock.turns)
@@ -179,6 +180,7 @@ def test_the_script_is_long_and_whole() -> None:
     assert script[0]["plan"]
 
 
+@pytest.mark.slow
 def test_the_script_goes_on_with_another_product_when_it_is_through() -> None:
     """More rounds are the next forecast, with its own files; nothing is left to fill in."""
     demo = Demo(SALES_FORECAST, latency=0.0)
@@ -328,6 +330,7 @@ def test_both_sides_answer_a_question_about_the_second_round(shown: Demo) -> Non
     assert "store 17" in shown.memory.conversation.rounds[1].user_query
 
 
+@pytest.mark.slow
 def test_what_no_prompt_holds_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log has it, and the agent's tools find it; without them there is no answer."""
     summarize = ExtractiveSummarizer.__call__
@@ -399,6 +402,7 @@ def test_a_page_that_cannot_be_written_is_said_before_anything_is_played(tmp_pat
     assert said.endswith("give another path by --html")
 
 
+@pytest.mark.slow
 def test_no_colour_where_none_is_wanted() -> None:
     """NO_COLOR is respected: the display is redrawn, and nothing in it is coloured."""
     out = run("demo", "--rounds", 2, "--pace", 0, terminal=True, NO_COLOR="1").out
@@ -407,6 +411,7 @@ def test_no_colour_where_none_is_wanted() -> None:
     assert re.search(r"\x1b\[[0-9;]*3[0-7]m", run("demo", "--rounds", 2, "--pace", 0, terminal=True).out)
 
 
+@pytest.mark.slow
 def test_a_terminal_without_our_signs_gets_others() -> None:
     """No crash and no boxes of question marks where only ASCII can be shown."""
     done = run("demo", "--rounds", 4, "--fast", "--latency", 0, terminal=True, encoding="ascii")
@@ -424,6 +429,7 @@ def test_logs_and_a_live_display_do_not_share_a_terminal() -> None:
     assert "compaction.started" in done.err
 
 
+@pytest.mark.slow
 def test_events_as_json_hold_numbers_and_no_text() -> None:
     done = run("demo", "--rounds", 20, "--fast", "--latency", 0, "--json", "--log-events", "json")
     events = [json.loads(line) for line in done.err.splitlines()]

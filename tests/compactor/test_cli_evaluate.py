@@ -298,6 +298,7 @@ def test_it_stops_before_it_spends_more(file: Path, server: ModelServer) -> None
     assert "Not everything was measured" in done.out
 
 
+@pytest.mark.slow
 def test_what_was_stopped_goes_on(file: Path, server: ModelServer) -> None:
     """Two runs pay what one would, and report the same."""
     evaluate(file, server, "--max-spend", 2.5)

@@ -133,6 +133,7 @@ def test_ids_that_are_needed_again_are_read_back(whole: Demo) -> None:
     assert "context_reload" in called
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_figures() -> None:
     """Where the compactor is waited for, to the token."""
 

@@ -109,6 +109,7 @@ def test_raw_tokens_are_those_of_the_messages_in_the_file(file: Path) -> None:
         assert one["raw_tokens"] == count_prompt(dialogue(rounds), count_tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["--each", "--joined"])
 def test_the_same_file_gives_the_same_figures(file: Path, how: str) -> None:
     """To the token: nothing depends on when the compactor's thread got to run."""
@@ -226,6 +227,7 @@ def test_a_budget_is_chosen_at_which_something_happens(tmp_path: Path) -> None:
     assert choose_budget(read_transcript(str(endless)), "") == MAX_BUDGET
 
 
+@pytest.mark.slow
 def test_the_tokens_of_each_prompt_are_plotted(file: Path, tmp_path: Path) -> None:
     """On the terminal, in the page, and as numbers."""
     page = tmp_path / "replay.html"
@@ -382,6 +384,7 @@ def test_failed_summaries_are_told(tmp_path: Path) -> None:
     assert re.search(r"\d+ attempts at a summary failed; what was there before stayed in place", out)
 
 
+@pytest.mark.slow
 def test_the_last_prompt_is_shown_when_asked_for(file: Path) -> None:
     """The longest conversation's: roles, the summary as a whole, calls, and other texts shortened."""
     assert "[system]" not in run("replay", file, "--budget", 1500).out
@@ -418,6 +421,7 @@ def test_what_was_said_is_printed_as_text(tmp_path: Path) -> None:
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", done.out)
 
 
+@pytest.mark.slow
 def test_progress_is_shown_on_a_terminal_only(file: Path) -> None:
     """On standard error, so that what is printed can be kept; nothing of it in a log."""
     on_terminal = run("replay", file, terminal=True)
@@ -427,6 +431,7 @@ def test_progress_is_shown_on_a_terminal_only(file: Path) -> None:
     assert run("replay", file).err == ""
 
 
+@pytest.mark.slow
 def test_events_go_to_standard_error_when_asked_for(file: Path) -> None:
     """As JSON lines with numbers, and never with what was said."""
     done = run("replay", file, "--log-events", "json", "--json", "--budget", 1500, terminal=True)
@@ -521,6 +526,7 @@ def test_a_machine_without_threads_is_no_endless_wait(monkeypatch: pytest.Monkey
     assert done["failures"] > 20
 
 
+@pytest.mark.slow
 def test_hooks_are_told_of_every_event() -> None:
     seen: list[Event] = []
     done = replayed(LONG, 8000, hooks=[seen.append])

@@ -178,6 +178,7 @@ def _quick_switches() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_quick_switches")
 def test_callers_of_one_session_read_each_their_own_history() -> None:
     """Also in parallel: branches of a graph, agents that share a name."""
@@ -740,6 +741,7 @@ def test_the_first_model_of_a_session_summarizes_it(max_open: int) -> None:
     assert not other.asked
 
 
+@pytest.mark.slow
 def test_what_the_user_chose_summarizes() -> None:
     """A summarizer by any of its names, one of the configuration, or that of sessions that are open."""
     chosen, model = Model(), Model()

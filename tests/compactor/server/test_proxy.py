@@ -399,6 +399,7 @@ def test_no_path_leads_out_of_the_endpoints_own() -> None:
         assert not model.requests
 
 
+@pytest.mark.slow
 def test_an_answer_cannot_speak_for_the_servers_own_pages() -> None:
     """An endpoint's cookie and content policy would count for them."""
     given = {"content-security-policy": "script-src *", "set-cookie": "compactor=1", "x-request-id": "r"}
@@ -761,6 +762,7 @@ def test_a_store_that_fails_or_hangs_changes_no_request(monkeypatch: pytest.Monk
 # -- budgets, summaries, redaction ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_a_budget_in_the_settings_the_models_window_counts() -> None:
     """Less what the answer may take."""
     with ModelServer("") as model, proxy(model) as (url, _):
@@ -1024,6 +1026,7 @@ def test_a_conversation_that_is_known_to_fit_does_not_wait_for_the_log(
         assert [one.body[key] for one in model.requests][-1] == history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [1_500, 100_000])
 def test_a_summary_is_in_the_next_request_although_the_conversation_fits(budget: int) -> None:
     """The model last got the whole conversation, which is longer than the budget in bytes, or not."""

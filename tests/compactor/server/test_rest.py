@@ -313,6 +313,7 @@ def test_a_silent_stream_shows_that_it_is_alive() -> None:
     run_with_hub(use, heartbeat=0.001)
 
 
+@pytest.mark.slow
 def test_a_session_of_any_name_can_be_reached(client: TestClient, store: InMemoryStore) -> None:
     """The library makes such names; a slash in one is sent as %2F, and leads to no other route."""
     for name in ("team/7", ".dot", "../team", "a%2Fb", "/", "a//b", "x/messages", "a b?c#d", "Grüße"):

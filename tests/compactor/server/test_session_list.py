@@ -83,6 +83,7 @@ def test_the_page_lists_all_sessions_in_pages_of_each_order(
     assert names[: len(first)] == [f"session {number}" for number in first]
 
 
+@pytest.mark.slow
 def test_the_page_lists_nothing_where_there_is_no_session() -> None:
     app = create_app(ServerSettings(store="memory://"), store=InMemoryStore())
     with TestClient(app, base_url="http://127.0.0.1") as client:
