@@ -171,9 +171,13 @@ def _list_known(log: LogFingerprints, prints: bytes, last: HostList) -> list[Anc
     return valid
 
 
-def cut_list(log: LogFingerprints, last: HostList, first: int) -> HostList:
-    """Return the *last* list without what stood before its object at index *first*."""
+def cut_list(log: LogFingerprints, last: HostList, first: int, messages: Sequence[Message]) -> HostList:
+    """Return the *last* list without what stood before its object at index *first*; whole if an object of that part has
+    moved elsewhere in *messages*."""
     if not first:
+        return last
+    moved = {*map(id, last.messages[:first])}.intersection(map(id, messages))
+    if moved.difference(map(id, last.messages[first:])):
         return last
     known = follow(log, last.prints, last.messages, _list_known(log, last.prints, last) or [Anchor(0, 0)])
     log_index = find_log_index(known.spans, first)

@@ -88,7 +88,7 @@ def sync_messages(
         found = (
             follow(log, prints, body, anchors)
             if is_known
-            else align(log, prints, body, cut_list(log, state.last, first))
+            else align(log, prints, body, cut_list(log, state.last, first, body))
         )
         if found.is_diverged:
             if on_divergence == "raise":

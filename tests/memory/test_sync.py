@@ -806,11 +806,12 @@ def test_objects_of_the_last_call_are_known_behind_a_hole_though_their_words_rep
     assert memory.messages() == [*history, *new]
 
 
-def test_an_object_that_moved_in_the_list_is_not_taken_for_dropped() -> None:
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_object_that_moved_in_the_list_is_not_taken_for_dropped(first: int) -> None:
     """It would be shown twice."""
     memory, history = Memory(), talk(*"abcdef")
     memory.sync(history)
-    history = [history[0], *history[3:], *history[1:3]]
+    history = [*history[:first], *history[first + 2 :], *history[first : first + 2]]
     memory.sync(history)
     assert memory.messages() == history
 
