@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.sessions import Call, PaidSummarizer, calls_in, text_of
 from compactor import CompactorConfig, ContextCompactor, DaemonExecutor, Settings
@@ -33,8 +33,8 @@ from memory import Memory, Store, StoreError, open_store
 from memory.entries import CompactionPublished, list_kinds
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-import brokers
-import postgres
+if TYPE_CHECKING:
+    from postgres import Postgres
 
 ROLE = "assistant"
 CONFIG = CompactorConfig(threshold=8, retain_recent=3, backoff_initial=0.5, backoff_max=2.0)
@@ -133,6 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sessions", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--every", type=int, help="calls between two kills; by default, as many as spread the kills")
     parser.add_argument("--latency", type=float, default=0.3)
     parser.add_argument("--no-restarts", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
@@ -142,6 +143,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(given: argparse.Namespace) -> dict[str, Any]:
+    import brokers  # here: it imports pytest, for which no worker is to wait
+
     rng, spawn = random.Random(given.seed), multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         calls = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "calls")
@@ -174,9 +177,10 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         restarts = (
             [] if given.no_restarts else [server.restart, broker.restart if broker is not None else server.restart]
         )
+        every = given.sessions // max(given.kills, 1) if given.every is None else given.every
         for kill in range(given.kills):
-            wait_for_calls(Path(calls), len(calls_in(Path(calls))) + 3)
-            place = rng.randrange(len(workers))
+            wait_for_calls(Path(calls), len(calls_in(Path(calls))) + every)
+            place = choose_busy(Path(calls), workers, given.latency, rng)
             workers[place].kill()
             killed.append((workers[place].name, time.monotonic()))
             workers[place].join()
@@ -232,7 +236,9 @@ def find_resumed(asked: Sequence[Call], killed: Sequence[tuple[str, float]], lat
     return waited
 
 
-def start_database(stack: ExitStack) -> postgres.Postgres:
+def start_database(stack: ExitStack) -> Postgres:
+    import postgres
+
     programs = postgres.binaries()
     if programs is None:
         raise SystemExit("PostgreSQL is not installed: there is no initdb")
@@ -263,6 +269,19 @@ def wait_for_calls(path: Path, number: int, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while len(calls_in(path)) < number and time.monotonic() < until:
         time.sleep(0.02)
+
+
+def choose_busy(
+    path: Path, workers: Sequence[BaseProcess], latency: float, rng: random.Random, seconds: float = 60.0
+) -> int:
+    """Return the place of a worker with a call in flight; of any if there is none for *seconds*."""
+    until = time.monotonic() + seconds
+    while (now := time.monotonic()) < until:
+        busy = {one.writer for one in calls_in(path) if one.began > now - latency}
+        if places := [place for place, one in enumerate(workers) if one.name in busy]:
+            return rng.choice(places)
+        time.sleep(0.02)
+    return rng.randrange(len(workers))
 
 
 if __name__ == "__main__":

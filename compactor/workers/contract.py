@@ -86,6 +86,15 @@ class DispatcherContract(ABC):
             worker.wait_for(lambda calls: len(calls) == 1)
         assert worker.calls[0][2] >= at.timestamp() - 0.05
 
+    def test_a_job_that_is_due_now_waits_for_no_later_one_of_its_role(self) -> None:
+        """It may be that of a killed worker, while another waits out a failure."""
+        worker = RecordingWorker()
+        now = datetime.now(UTC)
+        with self.run_engine(worker) as dispatcher:
+            dispatcher.due("s", "a", now + timedelta(hours=1))
+            dispatcher.due("s", "a", now)
+            worker.wait_for(lambda calls: len(calls) == 1)
+
     def test_what_is_to_be_tried_again_is_run_again(self) -> None:
         """A job is retried at the time that its outcome names."""
         worker = RecordingWorker(Outcome(reason="failed", retry_in=1.0))

@@ -24,7 +24,6 @@ from ..cost.limits import Limits
 from ..events import EventHooks, EventLog, Failed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
 from ..health import find_failures
 from ..journal import LEASE_SECONDS
-from ..models import compute_price
 from ..summarizers import as_summarizer
 from ..summarizers.configured import find_summarizer
 from ..timers import SYSTEM_CLOCK, Dispatcher
@@ -274,7 +273,10 @@ class _OutcomeRecorder:
             case Prepared(reused=False, price=price):  # includes earlier attempts
                 self._spent, self._rejected = self._spent + (price or 0.0), 0.0
             case Rejected(usage=usage, model=model):
-                self._rejected += (compute_price(model, usage) or 0.0) if usage and model else 0.0
+                if usage and model:
+                    from ..models import compute_price  # here: a new worker need not wait for the prices
+
+                    self._rejected += compute_price(model, usage) or 0.0
             case Failed(retry_in=seconds):
                 self._reason, self._retry_in = FAILED, seconds
             case Skipped(reason=reason, retry_in=seconds):

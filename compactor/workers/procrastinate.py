@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Self
 
 from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy, SyncPsycopgConnector
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, UniqueViolation
-from procrastinate.jobs import Status
+from procrastinate.jobs import Job, Status
+from procrastinate.manager import JobManager
+from psycopg.errors import RaiseException
 
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
@@ -35,11 +38,13 @@ MAX_THREADS = 1_000
 #: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
 _RETRY = RetryStrategy(max_attempts=10, exponential_wait=2)
 #: Procrastinate tells its workers of new jobs alone. If it renames its channel, they find this one when they poll.
-_RUN_NOW = """WITH moved AS (
-    UPDATE procrastinate_jobs SET scheduled_at = NULL, priority = %(priority)s
+_GO_AHEAD = """WITH moved AS (
+    UPDATE procrastinate_jobs SET scheduled_at = %(at)s, priority = %(priority)s
     WHERE queueing_lock = %(lock)s AND status = 'todo' RETURNING id, queue_name
 ) SELECT pg_notify('procrastinate_queue_v1#' || queue_name,
     json_build_object('type', 'job_inserted', 'job_id', id)::text) FROM moved"""
+
+_LOG = logging.getLogger(__name__)
 
 
 def _connect_to(url: str) -> dict[str, Any]:
@@ -76,8 +81,9 @@ class ProcrastinateDispatcher:
             )
             task.defer(**names)
         except AlreadyEnqueued:
-            if is_now:  # one that waits for a later time, or behind others, is not to wait any more
-                self._app.connector.get_sync_connector().execute_query_all(_RUN_NOW, lock=lock, priority=FIRST)
+            if is_now or first:  # one that waits for another time, or behind others, is not to
+                at = None if is_now else not_before
+                self._app.connector.get_sync_connector().execute_query_all(_GO_AHEAD, lock=lock, at=at, priority=FIRST)
         else:
             if priority != FIRST:
                 self._priorities.find(session, counts=True)
@@ -123,16 +129,27 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
     async def sweep(timestamp: int) -> None:  # noqa: ARG001  (Procrastinate gives it)
         await run_in_thread(partial(worker.sweep, dispatcher))
 
+    async def give_back(jobs: JobManager, job: Job) -> None:
+        try:
+            try:
+                await jobs.retry_job(job, priority=FIRST)
+            except UniqueViolation:  # another such job waits already: it goes ahead instead
+                await jobs.finish_job(job, Status.FAILED, delete_job=True)
+                if job.task_name == COMPACT:
+                    session, role = (unescape(str(job.task_kwargs[name])) for name in ("session", "role"))
+                    await run_in_thread(partial(dispatcher.due, session, role, datetime.now(UTC)))
+        except ConnectorException as error:
+            if not isinstance(error.__cause__, RaiseException):  # else another rescue was faster, or the job has ended
+                reason = str(error.__cause__).partition("\n")[0]
+                _LOG.warning("job %s of a killed worker waits for the next rescue: %s", job.id, reason)
+
     @app.periodic(cron="* * * * * */2")  # the sixth field is seconds
     @app.task(name=RESCUE, queue=UPKEEP, queueing_lock=RESCUE, pass_context=True)
     async def rescue(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
         jobs = context.app.job_manager
         for queue in (QUEUE, UPKEEP):
-            for job in await jobs.get_stalled_jobs(queue=queue, seconds_since_heartbeat=STALLED):
-                try:
-                    await jobs.retry_job(job, priority=FIRST)
-                except UniqueViolation:  # another such job waits already
-                    await jobs.finish_job(job, Status.FAILED, delete_job=True)
+            stalled = await jobs.get_stalled_jobs(queue=queue, seconds_since_heartbeat=STALLED)
+            await asyncio.gather(*(give_back(jobs, job) for job in stalled))
 
     return app
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from scene import CONFIG, ROLE, SOON, Heard, add_round
 pytest.importorskip("procrastinate", reason="the extra `procrastinate` is not installed")
 
 import psycopg
+from procrastinate.exceptions import ConnectorException
+from procrastinate.jobs import Job
 
 from compactor import Limit, Published, Settings, SharedLimits
 from compactor.cost.admission import SAFETY_SECONDS
@@ -139,7 +142,7 @@ def test_a_job_that_waits_for_a_later_time_runs_at_once_if_there_is_room_now(pos
 @pytest.mark.parametrize("waits", [False, True], ids=["alone", "beside one that waits"])
 def test_a_job_of_a_dead_worker_is_taken_over(postgres_url: str, waits: bool) -> None:
     """It was running when its process was killed, and nobody has heard of it since. It is run once, also where another
-    job of its role waits by now."""
+    job of its role waits by now, which then waits no longer."""
     worker = RecordingWorker()
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         dispatcher.create_tables()
@@ -147,7 +150,7 @@ def test_a_job_of_a_dead_worker_is_taken_over(postgres_url: str, waits: bool) ->
 
         take_and_die(postgres_url, dispatcher)
         if waits:
-            dispatcher.due("s", "a", datetime.now(UTC) + timedelta(seconds=8))
+            dispatcher.due("s", "a", datetime.now(UTC) + timedelta(hours=1))
         with working(postgres_url, worker):
             worker.wait_for(lambda calls: len(calls) == 1)
             assert count_jobs(postgres_url) <= 1, "the one that runs, at most"
@@ -163,6 +166,42 @@ def take_and_die(url: str, dispatcher: ProcrastinateDispatcher) -> None:
             assert job is not None
 
     asyncio.run(take())
+
+
+def test_a_dead_workers_jobs_are_enqueued_again_though_one_cannot_be(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of two that look for them at once, one is faster. And a connection may break: a line in the log tells of that."""
+    with ProcrastinateDispatcher(postgres_url) as dispatcher:
+        dispatcher.create_tables()
+        for name in ("s", "t", "u"):
+            dispatcher.due(name, "a")
+            take_and_die(postgres_url, dispatcher)
+
+        async def rescue() -> None:
+            async with make_app(postgres_url, RecordingWorker(), dispatcher).open_async() as app:  # type: ignore[arg-type]
+                jobs = app.job_manager
+                retry_job, found = jobs.retry_job, [*await jobs.get_stalled_jobs(seconds_since_heartbeat=0)]
+                await retry_job(found[0])
+
+                async def find_stalled(queue: str, **_more: float) -> list[Job]:
+                    return [job for job in found if job.queue == queue]
+
+                async def retry(job: Job, **more: Any) -> None:
+                    if job is found[1]:
+                        raise ConnectorException from OSError("the connection is closed\nthat is all")
+                    await retry_job(job, **more)
+
+                monkeypatch.setattr(jobs, "get_stalled_jobs", find_stalled)
+                monkeypatch.setattr(jobs, "retry_job", retry)
+                await app.tasks["compactor.rescue"](SimpleNamespace(app=app), timestamp=0)
+
+        with caplog.at_level("INFO", "compactor"):
+            asyncio.run(rescue())
+        assert count_jobs(postgres_url, "todo") == 2
+    (record,) = caplog.records
+    assert record.exc_info is None
+    assert record.getMessage().endswith("of a killed worker waits for the next rescue: the connection is closed")
 
 
 def test_no_more_jobs_run_than_asked_for_and_they_hold_up_no_rescue(postgres_url: str) -> None:
@@ -201,9 +240,18 @@ def test_a_worker_that_is_not_to_wait_ends_when_all_jobs_are_done(postgres_url: 
     assert sorted(name for name, _, _ in worker.calls) == ["s", "t", "u"]
 
 
-def test_a_job_that_waits_for_a_lease_goes_ahead_when_that_ends(postgres_url: str) -> None:
-    """Its session's worker may have been killed; whatever was enqueued since waits behind it."""
-    worker = RecordingWorker(Outcome(reason="leased", retry_in=60.0))
+@pytest.mark.parametrize("waits", [False, True], ids=["alone", "beside one that waits"])
+def test_a_job_that_waits_for_a_lease_goes_ahead_when_that_ends(postgres_url: str, waits: bool) -> None:
+    """Its session's worker may have been killed; whatever was enqueued since waits behind it, and another job of its
+    role is that job."""
+
+    class Enqueuing(RecordingWorker):
+        def run(self, session: str, role: str) -> Outcome:
+            if waits and not self.calls:
+                dispatcher.due(session, role, datetime.now(UTC) + timedelta(hours=1))
+            return super().run(session, role)
+
+    worker = Enqueuing(Outcome(reason="leased", retry_in=60.0))
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         dispatcher.create_tables()
         dispatcher.due("s", "a")
@@ -214,7 +262,8 @@ def test_a_job_that_waits_for_a_lease_goes_ahead_when_that_ends(postgres_url: st
             found, until = [], time.monotonic() + SOON
             while not found and time.monotonic() < until:
                 found = connection.execute(
-                    "SELECT priority FROM procrastinate_jobs WHERE scheduled_at > now() AND status = 'todo'"
+                    "SELECT priority FROM procrastinate_jobs WHERE status = 'todo'"
+                    " AND scheduled_at BETWEEN now() AND now() + interval '1 minute'"
                 ).fetchall()
     assert found == [(1,)]
 
@@ -232,9 +281,12 @@ def test_what_is_left_at_the_end_is_given_back(postgres_url: str) -> None:
         slow.go_on.set()
 
 
-def count_jobs(url: str) -> int:
+def count_jobs(url: str, status: str = "%") -> int:
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        found = connection.execute("SELECT count(*) FROM procrastinate_jobs WHERE task_name = 'compactor.compact'")
+        found = connection.execute(
+            "SELECT count(*) FROM procrastinate_jobs WHERE task_name = 'compactor.compact' AND status::text LIKE %s",
+            (status,),
+        )
         return int(found.fetchall()[0][0])
 
 
