@@ -11,15 +11,15 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from memory.entries import CompactionPrepared
+from memory.entries import CompactionPrepared, Entry, PostAdded, RoundOpened
 from memory.errors import StaleCompaction, StaleReason
 from memory.events import Event
-from memory.log.state import MESSAGE_BOUND, Snapshot
+from memory.log.state import MESSAGE_BOUND, Snapshot, measure_post, measure_query
 from memory.memory import RoundsGetter
 from memory.messages import replace_text
 from memory.overlays import CompactedMessage, Origin, Overlay, Reduction
 from memory.rounds import cached_property, copy_with
-from memory.visibility import Rounds
+from memory.visibility import Rounds, sees
 
 from .config import CompactorConfig
 from .coroutines import Coroutines, LoopPaused, coroutines_used
@@ -55,6 +55,8 @@ from .view import View
 Strategy = Callable[[View], Iterable[Overlay]]
 #: Bytes, about, that may be said before a worker evaluates and counts their tokens, so that no prompt need do so.
 MAX_UNCOUNTED = 16_000
+#: Bytes of a token, about, where an estimate will do.
+BYTES_PER_TOKEN = 4
 #: The events of every evaluation, and the names of their fields.
 _EVALUATED = Evaluated, ("role", "generation", "rounds", "tail", "is_due", "forced")
 _SKIPPED = Skipped, ("role", "generation", "rounds", "tail", "closed", "reason", "retry_in")
@@ -73,6 +75,17 @@ class LastEvaluation(NamedTuple):
     total: int
     #: The factor by which the provider counts more tokens than we do.
     correction: float
+
+    def extend(self, total: int, said: int, bytes_per_token: int = 1) -> Bounds:
+        """Return the bounds after more was said, at so many rounds in all."""
+        bounds, tokens = self.bounds, said // bytes_per_token
+        return Bounds(
+            bounds.tail_length + total - self.total,
+            bounds.messages + said // MESSAGE_BOUND,
+            bounds.tail_tokens + tokens,
+            bounds.tokens + tokens * self.correction,
+            bounds.model,
+        )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -205,24 +218,38 @@ class Cycle:
         last, getter = self._last_evaluation, self.rounds_now
         if last is None or getter is None:
             return False
-        now, bounds = getter.memory.snapshot, last.bounds
+        now = getter.memory.snapshot
         said = now.said - last.said
         if said > MAX_UNCOUNTED or self._list_token_inputs(now, self.list_composed()) != last.same:
             return False
-        new = now.total - last.total
-        more = Bounds(
-            bounds.tail_length + new,
-            bounds.messages + said // MESSAGE_BOUND,
-            bounds.tail_tokens + said,
-            bounds.tokens + said * last.correction,
-            bounds.model,
-        )
+        more = last.extend(now.total, said)
         if self.trigger.may_be_due(more):
             return False
         if now.total != self._told_rounds:
             self._told_rounds = now.total
             self._emit_undue(now, more.tail_length)
         return True
+
+    def get_log_length(self) -> int:
+        return self.rounds_now.memory.snapshot.number if self.rounds_now is not None else 0
+
+    def will_be_due(self, entries: Sequence[Entry]) -> bool:
+        """Return whether *entries*, which are about to be appended, probably make the trigger due.
+
+        For the thread that appends. Where it is wrong, a worker finds nothing due, or the next evaluation finds it due.
+        """
+        last, getter = self._last_evaluation, self.rounds_now
+        if last is None or getter is None or self.trigger.is_likely_due(last.bounds):
+            return False
+        now, records, role = getter.memory.snapshot, [entry.record for entry in entries], self.token_cache.role
+        said = [measure_post(one.post) for one in records if isinstance(one, PostAdded) and sees(role, one.post)]
+        queries = [measure_query(one) for one in records if isinstance(one, RoundOpened)]
+        if not said and not queries:
+            return False
+        said_since = now.said - last.said + sum(said) + sum(queries)
+        bounds = last.extend(now.total + len(queries), said_since, BYTES_PER_TOKEN)
+        is_due = self.trigger.is_likely_due(bounds)
+        return is_due and self._list_token_inputs(now, self.list_composed()) == last.same
 
     def _emit_undue(self, now: Snapshot, tail: int) -> None:
         rounds, closed = now.total - len(now.hidden), now.closed_prefix - bisect_right(now.hidden, now.closed_prefix)

@@ -194,7 +194,8 @@ class JournalWriter:
         # These raise the journal's errors.
         self.publish, self.reduce, self.revert = journal.publish, journal.reduce, journal.revert
         self.history, self.refresh, self.index_texts = journal.history, journal.refresh, journal.index_texts
-        self.listen, self.withdraw_lost = journal.listen, journal.withdraw_lost
+        self.listen, self.join_appends = journal.listen, journal.join_appends
+        self.withdraw_lost = journal.withdraw_lost
 
     def refresh_quietly(self) -> None:
         """Read what others wrote; if the store fails, the next write does."""

@@ -10,14 +10,14 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memory.errors import SessionPurged, StaleCompaction, StaleReason
 from memory.hooks import describe_error, renew_after_fork
@@ -44,6 +44,7 @@ from .timers import (
     HOST_EVALUATION_THREADS,
     Clock,
     DaemonExecutor,
+    DatabaseDispatcher,
     Dispatcher,
     Job,
     bound_wait,
@@ -54,6 +55,8 @@ from .timers import (
 )
 
 if TYPE_CHECKING:
+    from memory.entries import Entry
+
     from .cost.shared_limits import SharedLimits
 
 #: With so many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
@@ -145,8 +148,6 @@ class Runner:
         self._executor = executor
         self._limits = limits
         self._dispatcher = dispatcher
-        #: Ends listening to what workers publish; None: it does not listen.
-        self._end_listening: Callable[[], None] | None = None
         self._after_fork()
         renew_after_fork(self)
 
@@ -172,6 +173,8 @@ class Runner:
         call = partial(_notify_permit, weakref.ref(self))
         self._ticket = limits.make_ticket(self._summarizer, call) if limits is not None else None
         self._skip_reason: Skip | None = None  # of the last run
+        self._ends: tuple[Callable[[], None], ...] = ()  # to listen to what workers publish, and to join appends
+        self._enqueued_at = -1  # the last entry of the newest append that has enqueued a job
         self._handed_over: tuple[int, float] | None = None  # the generation that the dispatcher knows is due, and since
         self.failures = 0  # since the last success
         self._model_failed = False  # whether the last of them came after a model was asked
@@ -206,8 +209,12 @@ class Runner:
 
     def start(self) -> None:
         """Begin to work. While stopping, it begins when that is through."""
-        if self._dispatcher is not None and self._end_listening is None:
-            self._end_listening = self._cycle.journal.listen(call_weakly(self._read_news))
+        if self._dispatcher is not None and not self._ends:
+            journal = self._cycle.journal
+            self._ends = (journal.listen(call_weakly(self._read_news)),)
+            if isinstance(self._dispatcher, DatabaseDispatcher):
+                join = partial(self._join_append, self._dispatcher)
+                self._ends += (journal.join_appends(self._dispatcher.database, join),)
         enabled = self._config.enabled
         with self._lock:
             if self._state is State.STOPPING:
@@ -228,9 +235,9 @@ class Runner:
     def begin_stop(self, timeout: float | None = None) -> Callable[[float], bool]:
         """Stop without waiting; return a function that waits until that time and says whether no worker is left. With a
         *timeout*, a call in flight has so long in all, so that several that hang are waited for together."""
-        end_listening, self._end_listening = self._end_listening, None
-        if end_listening is not None:
-            end_listening()
+        ends, self._ends = self._ends, ()
+        for end in ends:
+            end()
         with self._lock:
             self._restart = False
             self._state = State.STOPPING
@@ -450,7 +457,8 @@ class Runner:
         generation, known = journal.read().generation, self._handed_over
         waits = known is not None and known[0] == generation and now < known[1] + HAND_OVER_SECONDS
         if not waits and not (known is not None and journal.refresh()):  # what is new is evaluated by itself
-            dispatcher.due(self._events.session, self.role, None)
+            if self._enqueued_at != self._cycle.get_log_length():
+                dispatcher.due(self._events.session, self.role, None)
             self._handed_over = generation, now
         run.skip_reason, run.recheck_in = Skip.DISPATCHED, HAND_OVER_SECONDS
         self._events.emit(
@@ -671,7 +679,19 @@ class Runner:
         if self._restart:
             self._restart, self._state, self._pending = False, State.IDLE, True
 
-    # What timers, the store's notices, the queue of the limits and executors call.
+    # What appends, timers, the store's notices, the queue of the limits and executors call.
+
+    def _join_append(self, dispatcher: DatabaseDispatcher, entries: Sequence[Entry]) -> Callable[[Any], object] | None:
+        """Return what enqueues a job in the transaction that appends *entries*, if they probably make a compaction due:
+        a crash of the host right after it then delays nothing."""
+
+        def enqueue(connection: Any) -> None:
+            if dispatcher.due_in(connection, self._events.session, self.role):
+                self._enqueued_at = entries[-1].number
+
+        with suppress(Exception):  # whatever fails in a trigger: the append succeeds, and the evaluation tells
+            return enqueue if self._cycle.will_be_due(entries) else None
+        return None
 
     def _read_news(self) -> None:
         """Read what a worker has published, on a thread of the process."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from memory.arguments import check_number, check_whole_number, require
 from memory.hooks import renew_after_fork
@@ -173,6 +173,20 @@ class Dispatcher(Protocol):
         A time that is over means: at once, whatever a job that waits already waits for, for there is room for a call.
 
         It may block for as long as an engine takes to keep a job. If it raises, the caller tries again later.
+        """
+
+
+@runtime_checkable
+class DatabaseDispatcher(Dispatcher, Protocol):
+    """A dispatcher whose jobs are in a database: a store there enqueues them in the transaction of an append."""
+
+    #: The database, as ``Store.is_in`` takes it.
+    database: object
+
+    def due_in(self, connection: Any, session: str, role: str) -> bool:
+        """Enqueue a job on the driver's *connection*, in its transaction; return whether a new job is there then.
+
+        It does not raise: the append must succeed. The caller then calls ``due``.
         """
 
 

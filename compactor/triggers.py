@@ -65,6 +65,8 @@ class Trigger:
     combine: Callable[[Trigger, Trigger], Trigger] | None = None
     #: Returns whether it may be due within these bounds, at once: if not, no view is made. By default it always may.
     may_be_due: Callable[[Bounds], bool] = lambda _bounds: True
+    #: Returns whether it is probably due at these sizes, which are estimates; at once. By default it never is.
+    is_likely_due: Callable[[Bounds], bool] = lambda _bounds: False
     #: Whether it may go by prompts: their budget, their model, what stands before the rounds.
     goes_by_prompts: bool = True
     #: Whether it calls a condition of the host's own, which may block.
@@ -106,10 +108,15 @@ class Trigger:
 def after_rounds(n: int) -> Trigger:
     """Return a trigger that is due when more than *n* visible rounds follow the compaction's end."""
     check_whole_number("rounds", n)
+
+    def is_over(bounds: Bounds) -> bool:
+        return bounds.tail_length > n
+
     return Trigger(
         lambda view: Verdict(view.tail_length > n),
         f"after_rounds({n})",
-        may_be_due=lambda bounds: bounds.tail_length > n,
+        may_be_due=is_over,
+        is_likely_due=is_over,
         goes_by_prompts=False,
     )
 
@@ -143,9 +150,10 @@ def over_tokens(n: float) -> Trigger:
         threshold = thresholds[view.model] = int(n * view.window) if share else int(n)
         return Verdict(True, threshold, exceeds=_TOKENS) if view.corrected_tokens > threshold else Verdict(False)
 
-    return Trigger(
-        judge, f"over_tokens({n})", may_be_due=lambda bounds: bounds.tokens > thresholds.get(bounds.model, unknown)
-    )
+    def is_over(bounds: Bounds) -> bool:
+        return bounds.tokens > thresholds.get(bounds.model, unknown)
+
+    return Trigger(judge, f"over_tokens({n})", may_be_due=is_over, is_likely_due=is_over)
 
 
 def over_usage(n: int, until: int | None = None) -> Trigger:
@@ -163,7 +171,12 @@ def over_usage(n: int, until: int | None = None) -> Trigger:
         is_due = (view.corrected_tokens if counted is None else counted) >= bound
         return Verdict(is_due, n if is_due else None, exceeds=_TOKENS)
 
-    return Trigger(judge, f"over_usage({n})", may_be_due=lambda bounds: bounds.tokens >= least)
+    return Trigger(
+        judge,
+        f"over_usage({n})",
+        may_be_due=lambda bounds: bounds.tokens >= least,
+        is_likely_due=lambda bounds: bounds.tokens >= n,
+    )
 
 
 #: Functions that return a trigger. Passed themselves as a trigger, they would take the view for their number.
@@ -207,7 +220,10 @@ def _either(first: Trigger, second: Trigger) -> Trigger:
     def may_be_due(bounds: Bounds) -> bool:
         return first.may_be_due(bounds) or second.may_be_due(bounds)
 
-    return _join(first, second, "|", judge, _either, may_be_due)
+    def is_likely_due(bounds: Bounds) -> bool:
+        return first.is_likely_due(bounds) or second.is_likely_due(bounds)
+
+    return _join(first, second, "|", judge, _either, may_be_due, is_likely_due)
 
 
 def _both(first: Trigger, second: Trigger) -> Trigger:
@@ -220,7 +236,10 @@ def _both(first: Trigger, second: Trigger) -> Trigger:
     def may_be_due(bounds: Bounds) -> bool:
         return first.may_be_due(bounds) and second.may_be_due(bounds)
 
-    return _join(first, second, "&", judge, _both, may_be_due)
+    def is_likely_due(bounds: Bounds) -> bool:
+        return first.is_likely_due(bounds) and second.is_likely_due(bounds)
+
+    return _join(first, second, "&", judge, _both, may_be_due, is_likely_due)
 
 
 def _join(
@@ -230,10 +249,11 @@ def _join(
     judge: Callable[[View], Verdict],
     combine: Callable[[Trigger, Trigger], Trigger],
     may_be_due: Callable[[Bounds], bool],
+    is_likely_due: Callable[[Bounds], bool],
 ) -> Trigger:
     goes_by_prompts, calls_host = first.goes_by_prompts or second.goes_by_prompts, first.calls_host or second.calls_host
     name = f"({first!r} {sign} {second!r})"
-    return Trigger(judge, name, (first, second), combine, may_be_due, goes_by_prompts, calls_host)
+    return Trigger(judge, name, (first, second), combine, may_be_due, is_likely_due, goes_by_prompts, calls_host)
 
 
 def _combine(verdicts: list[Verdict], counted: list[Verdict], *, is_due: bool) -> Verdict:

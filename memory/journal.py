@@ -46,6 +46,7 @@ from .values import ValueObject
 from .visibility import Rounds, filter_posts, sees
 
 if TYPE_CHECKING:
+    from .log.session_log import Joiner
     from .memory import Memory
 
 #: The kinds of entries that make up a role's history.
@@ -238,6 +239,11 @@ class Journal(ABC):
         """Call *listener*, which must be quick, when somebody else has published; return a function that ends that."""
         return lambda: None
 
+    def join_appends(self, database: object, joiner: Joiner) -> Callable[[], None]:  # noqa: ARG002
+        """Ask *joiner* before each append what is to be done in its transaction, if the log is in *database*; return a
+        function that ends that."""
+        return lambda: None
+
     def is_behind(self) -> bool:
         """Return whether others wrote what ``listen`` does not tell of; a short read. May raise ``StoreError``."""
         return False
@@ -404,6 +410,9 @@ class RoleJournal(Journal):
 
     def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
         return self._store.listen(self._memory.session_id, listener)
+
+    def join_appends(self, database: object, joiner: Joiner) -> Callable[[], None]:
+        return self._memory._join_appends(database, joiner)
 
     def is_behind(self) -> bool:  # one read, which waits for no writer
         memory = self._memory

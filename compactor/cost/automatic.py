@@ -78,6 +78,9 @@ class Automatic(CostOptimal):
         asks_rule = self._is_resumed is False and self._sizes is None  # a new budget is evaluated anyway
         return self._rule.may_be_due(bounds) if asks_rule else super()._may_be_due(bounds)
 
+    def _is_likely_due(self, bounds: Bounds) -> bool:
+        return self._sizes is not None and super()._is_likely_due(bounds)
+
     def describe(self, config: CompactorConfig) -> list[str]:
         if self._sizes is None or self.config is None:
             return ["Budget: unknown until compose is called.", *self._rule.describe(config)]

@@ -36,6 +36,8 @@ FIRST_LATENCY = 1.0
 LATENCIES = 4
 #: Share of the usual bound at which an open round is reduced: it grows by several calls until it is summarised.
 OPEN_SHARE = 0.9
+#: Share of the best number of new tokens from which it is likely due: that changes with each evaluation.
+LIKELY_SHARE = 0.95
 #: Share of the model's window for prompts without a known budget; the rest is for the answer.
 USABLE = 0.9
 #: Assumed tokens of the first summary without a target.
@@ -214,7 +216,10 @@ class CostOptimal(Trigger):
         calls_left: CallsLeft = None,
     ) -> None:
         super().__init__(
-            self._weigh, f"cost_optimal(min_new_tokens={min_new_tokens}, style={style!r})", may_be_due=self._may_be_due
+            self._weigh,
+            f"cost_optimal(min_new_tokens={min_new_tokens}, style={style!r})",
+            may_be_due=self._may_be_due,
+            is_likely_due=self._is_likely_due,
         )
         self.prices: Prices = prices
         #: Maximum prompt tokens, if given.
@@ -230,6 +235,7 @@ class CostOptimal(Trigger):
         self._pauses = Pauses()
         #: The numbers by which it decided last.
         self.evaluation: CostEvaluated | None = None
+        self._tail_length = 0
         #: The last due compaction: its end, and at the time, the number of calls after that end and the rounds. The
         #: pass that makes the compaction keeps these rounds, so it sees no later calls.
         self._last_due: tuple[str, int, object] | None = None
@@ -237,6 +243,7 @@ class CostOptimal(Trigger):
     def within(self, config: CompactorConfig) -> Self:
         trigger = copy.copy(self)
         trigger.verdict, trigger.may_be_due = trigger._weigh, trigger._may_be_due
+        trigger.is_likely_due = trigger._is_likely_due
         trigger._config = config
         configured = [after_rounds(config.threshold)] if "threshold" in config.model_fields_set else []
         if config.max_tokens is not None:
@@ -376,7 +383,7 @@ class CostOptimal(Trigger):
             calls_left=left,
             likely_cold=likely_cold,
         )
-        self.evaluation = cost_evaluation
+        self.evaluation, self._tail_length = cost_evaluation, view.tail_length
         return Verdict(cost_evaluation.is_due, threshold, cost_evaluation, recheck_in=recheck_in)
 
     def _may_be_due(self, bounds: Bounds) -> bool:
@@ -386,6 +393,19 @@ class CostOptimal(Trigger):
             return True
         budget = self.budget or self._config.max_tokens or self.evaluation.ceiling
         return bounds.tail_tokens >= self._min_new_tokens or bounds.tokens >= budget // 2
+
+    def _is_likely_due(self, bounds: Bounds) -> bool:
+        """Return whether the prompt probably reaches its ceiling, or a new round leaves enough to cover before it."""
+        numbers, configured = self.evaluation, self._configured
+        if numbers is None:
+            return False
+        if bounds.tokens >= numbers.ceiling or (configured is not None and configured.is_likely_due(bounds)):
+            return True
+        if numbers.best is None or bounds.tail_length <= self._tail_length:
+            return False
+        retain = max(self._config.retain_recent, 1)
+        best = max(LIKELY_SHARE * numbers.best, numbers.floor)
+        return bounds.tail_tokens >= best + numbers.retained * (retain - 1) / retain
 
     def _decide(
         self, view: View, grown: int, best: float, ceiling: int, tokens: int, *, repaid: bool

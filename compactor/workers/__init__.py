@@ -5,7 +5,7 @@ The host's compactors only evaluate triggers and enqueue jobs through a ``Dispat
 
 from __future__ import annotations
 
-from ..timers import Dispatcher
+from ..timers import DatabaseDispatcher, Dispatcher
 from .due import Outcome, Worker, run_due, sweep
 
-__all__ = ["Dispatcher", "Outcome", "Worker", "run_due", "sweep"]
+__all__ = ["DatabaseDispatcher", "Dispatcher", "Outcome", "Worker", "run_due", "sweep"]

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any, Self
 
 from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy, SyncPsycopgConnector
-from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, UniqueViolation
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, ProcrastinateException, UniqueViolation
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
+from psycopg import Error
 from psycopg.errors import RaiseException
 
 from memory.errors import StoreError
@@ -37,6 +38,7 @@ POLL = 1.0
 MAX_THREADS = 1_000
 #: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
 _RETRY = RetryStrategy(max_attempts=10, exponential_wait=2)
+_LOG = logging.getLogger(__name__)
 #: Procrastinate tells its workers of new jobs alone. If it renames its channel, they find this one when they poll.
 _GO_AHEAD = """WITH moved AS (
     UPDATE procrastinate_jobs SET scheduled_at = %(at)s, priority = %(priority)s
@@ -52,6 +54,10 @@ def _connect_to(url: str) -> dict[str, Any]:
     return {"conninfo": Postgres(url).conninfo, "kwargs": {"prepare_threshold": None}}
 
 
+def _make_lock(session: str, role: str) -> str:
+    return hashlib.sha256(f"{escape(session)}\0{escape(role)}".encode()).hexdigest()
+
+
 class ProcrastinateDispatcher:
     """A ``Dispatcher`` with its jobs in the database at *url*, a store's URL. ``close`` or ``with`` ends it.
 
@@ -64,6 +70,8 @@ class ProcrastinateDispatcher:
         connector = SyncPsycopgConnector(min_size=0, max_size=max_connections, **_connect_to(url))
         self._app = App(connector=connector).open()
         self._priorities = Priorities()
+        self.database = Postgres(url)
+        self._is_refused = False  # an append's transaction took no job
 
     def due(self, session: str, role: str, not_before: datetime | None = None, *, first: bool = False) -> None:
         """Enqueue a job; return once it is durable. A job whose time is over goes ahead of all others; with *first*, so
@@ -71,22 +79,37 @@ class ProcrastinateDispatcher:
 
         Raises Procrastinate's ``ConnectorException``.
         """
-        names = {"session": escape(session), "role": escape(role)}
-        lock = hashlib.sha256(f"{names['session']}\0{names['role']}".encode()).hexdigest()
         is_now = not_before is not None and not_before <= datetime.now(UTC)
-        priority = FIRST if is_now or first else self._priorities.find(session)
+        priority = FIRST if is_now or first else None
         try:
-            task = self._app.configure_task(
-                COMPACT, queue=QUEUE, queueing_lock=lock, schedule_at=not_before, priority=priority
-            )
-            task.defer(**names)
+            self._defer(session, role, schedule_at=not_before, priority=priority)
         except AlreadyEnqueued:
             if is_now or first:  # one that waits for another time, or behind others, is not to
                 at = None if is_now else not_before
+                lock = _make_lock(session, role)
                 self._app.connector.get_sync_connector().execute_query_all(_GO_AHEAD, lock=lock, at=at, priority=FIRST)
-        else:
-            if priority != FIRST:
-                self._priorities.find(session, counts=True)
+
+    def due_in(self, connection: Any, session: str, role: str) -> bool:
+        """Enqueue a job on psycopg's *connection*, in its transaction; return whether a new job is there then."""
+        try:
+            with connection.transaction():  # a savepoint
+                self._defer(session, role, connection=connection)
+        except AlreadyEnqueued:
+            return False  # a worker may take that one before this transaction ends
+        except (ProcrastinateException, Error) as error:
+            if not self._is_refused:
+                self._is_refused = True
+                reason = type(error.__cause__ or error).__name__
+                _LOG.warning("no job can be enqueued in an append's transaction (%s); it is enqueued after it", reason)
+            return False
+        return True
+
+    def _defer(self, session: str, role: str, *, priority: int | None = None, **options: Any) -> None:
+        lock, level = _make_lock(session, role), self._priorities.find(session) if priority is None else priority
+        task = self._app.configure_task(COMPACT, queue=QUEUE, queueing_lock=lock, priority=level, **options)
+        task.defer(session=escape(session), role=escape(role))
+        if priority is None:
+            self._priorities.find(session, counts=True)
 
     def create_tables(self) -> None:
         """Create Procrastinate's tables unless they exist; its own command migrates older ones."""

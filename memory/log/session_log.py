@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
+from typing import Any
 
 from ..entries import (
     NAMES,
@@ -55,6 +57,8 @@ _NO_ENTRIES: frozenset[str] = frozenset()
 #: What others erased or undid, and the references.
 News = tuple[type[Redacted] | type[Rewound], tuple[str, ...]]
 _NO_NEWS: tuple[News, ...] = ()
+#: Returns what is to be done in the transaction that appends the entries, with its connection; None: nothing.
+Joiner = Callable[[Sequence[Entry]], Callable[[Any], object] | None]
 
 
 class Log:
@@ -69,6 +73,7 @@ class Log:
     # attributes, because a successful append needs no ids: only reading on after a failure collects them.
     _appending: Sequence[Entry]
     _own_entries: frozenset[str]
+    _joiners: tuple[Joiner, ...]  # replaced under the lock, never changed
     #: Whether ``SessionPurged`` was raised: this Memory cannot write again.
     is_purged = False
 
@@ -111,7 +116,7 @@ class Log:
         self._lock = threading.RLock()
         self._writing = False
         # The parent's rounds and appends stay the parent's: a child that finished its round would end its turn.
-        self._own_rounds, self._own_entries, self._appending = (), _NO_ENTRIES, ()
+        self._own_rounds, self._own_entries, self._appending, self._joiners = (), _NO_ENTRIES, (), ()
         self._writer, self._entry_numbers = (
             make_id()[:24],
             itertools.count(),
@@ -130,6 +135,20 @@ class Log:
         is gone; go on with a new Memory then.
         """
         return self._write(None)[1]
+
+    def _join_appends(self, database: object, joiner: Joiner) -> Callable[[], None]:
+        """Ask *joiner* before each append what is to be done in its transaction, if the store is in *database*. Return
+        a function that ends that."""
+        if not self._store.is_in(database):
+            return lambda: None
+        with self._lock:
+            self._joiners = (*self._joiners, joiner)
+
+        def leave() -> None:
+            with self._lock:
+                self._joiners = tuple([one for one in self._joiners if one is not joiner])
+
+        return leave
 
     def _write(
         self,
@@ -210,7 +229,9 @@ class Log:
         # Whatever goes wrong from here on, the entries may be in the log. Then they are read back as ours.
         self._appending, self._behind = entries, True
         try:
-            self._store.append(self.session_id, entries, now.number)
+            work = [do for join in self._joiners if (do := join(entries)) is not None] if self._joiners else ()
+            append = partial(self._store.append_with, work=work) if work else self._store.append
+            append(self.session_id, entries, now.number)
         except Conflict as conflict:
             if not self._catch_up(conflict):
                 raise self._make_loss_error() from conflict

@@ -276,6 +276,22 @@ class Store(ABC):
         """Take their marks from the sessions *marked*, and return how many had these: others were written to since."""
         return 0
 
+    def is_in(self, database: object) -> bool:  # noqa: ARG002
+        """Return whether this store is in *database*, and ``append_with`` can do other work there."""
+        return False
+
+    def append_with(
+        self,
+        session: str,
+        entries: Sequence[Entry],
+        after: int,
+        work: Sequence[Callable[[Any], object]],  # noqa: ARG002
+    ) -> int:
+        """Append, and call each of *work* with the driver's connection, in the transaction of the append and after its
+        entries. They may be called again if the connection breaks. Only a store that ``is_in`` a database calls them.
+        """
+        return self.append(session, entries, after)
+
     def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
         """Yield all entries whose ``round`` is one of *first* to *last*, both inclusive, in the order of the log."""
         return (entry for entry in self.read(session) if first <= entry.round <= last)

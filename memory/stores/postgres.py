@@ -94,6 +94,13 @@ class Postgres(Dialect):
         hosts = host if isinstance(host, str) else " or ".join(host)
         self.where = f"the PostgreSQL database {self._url.database or ''!r} on {hosts}"
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether *other* is the same database, connected to in the same way."""
+        return isinstance(other, Postgres) and other._url == self._url
+
+    def __hash__(self) -> int:
+        return hash(self._url)
+
     @property
     def conninfo(self) -> str:
         """The URL as libpq and other libraries read it, with the password."""

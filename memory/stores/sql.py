@@ -224,7 +224,15 @@ class SqlStore(Store):
     def listen(self, session: str, listener: Callable[[], object]) -> Callable[[], None]:
         return self._dialect.listen(make_key(session), listener)
 
+    def is_in(self, database: object) -> bool:
+        return self._dialect == database
+
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
+        return self.append_with(session, entries, after, ())
+
+    def append_with(
+        self, session: str, entries: Sequence[Entry], after: int, work: Sequence[Callable[[Any], object]]
+    ) -> int:
         key = make_key(session)
         at = entries[-1].created_at if entries else _NEVER
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
@@ -258,6 +266,8 @@ class SqlStore(Store):
                     connection.execute(insert(_entries), rows)
                 else:  # one statement: with many, psycopg writes to stderr if the connection breaks among them
                     connection.execute(insert(_entries).values(rows))
+            for do in work:
+                do(connection.connection.driver_connection)
 
         def read_ids_and_end(connection: Connection) -> tuple[Sequence[str], int]:
             where = {"key": key, "after": after, "limit": len(entries)}
@@ -266,7 +276,7 @@ class SqlStore(Store):
         if entries:
             try:
                 # A repetition after a broken connection conflicts if the first attempt was stored; see below.
-                alone = after > 0 and len(entries) <= MAX_APPENDED and active
+                alone = after > 0 and len(entries) <= MAX_APPENDED and active and not work
                 (self._connections.write if alone else self._connections.change)(add)
                 if not active:
                     if len(self._active) >= MAX_ACTIVE:
