@@ -105,16 +105,14 @@ def _describe(entry: Entry, number_of: Callable[[str], int]) -> dict[str, Any]:
             for fact, kind in (("generation", int), ("strategy", str), ("model", str), ("usage", Mapping)):
                 event[fact] = facts[fact] if isinstance(facts.get(fact), kind) else None
             event["facts"] = {
-                fact: value for fact, value in facts.items() if fact not in _HIDDEN_FACTS and _is_short(value)
+                fact: value
+                for fact, value in facts.items()
+                if fact not in _HIDDEN_FACTS
+                and (len(value) <= _MAX_FACT if isinstance(value, str) else isinstance(value, int | float | None))
             }
     event |= {name: event[name] or None for name in ("strategy", "model")}
     event["usage"] = None if event["usage"] is None else dict(event["usage"])
     return event | {"checks": list(event["checks"])}
-
-
-def _is_short(value: object) -> bool:
-    is_text = isinstance(value, str) and len(value) <= _MAX_FACT
-    return is_text or value is None or isinstance(value, bool | int | float)
 
 
 def make_event_table(events: Iterable[Mapping[str, Any]]) -> Table | str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from memory.stores import SessionRow, Store
 
-from ..health import Health, RoleHealth, examine_session, sort_worst_first
+from ..health import Health, examine_session, sort_worst_first
 from .terminal import make_one_line, make_table, render_quantity
 
 _PAGE = 500
@@ -36,9 +36,7 @@ def list_active(store: Store, since: datetime | None) -> Iterator[SessionRow]:
 
 
 def make_health_document(health: Health) -> dict[str, Any]:
-    worst = [{field.name: getattr(one, field.name) for field in fields(RoleHealth)} for one in health.worst]
-    for one in worst:
-        one["since"] = one["since"] and one["since"].isoformat()
+    worst = [asdict(one) | {"since": one.since and one.since.isoformat()} for one in health.worst]
     counts = {name: getattr(health, name) for name in ("sessions", "behind", "failing", "circuits_open")}
     return {"healthy": health.healthy, **counts, "worst": worst}
 

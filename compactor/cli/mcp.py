@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from memory.arguments import ConfigError
 from memory.messages import ASSISTANT
 from memory.stores.tenants import join_name
 
@@ -56,11 +55,8 @@ def serve_mcp(
         return
     import anyio
 
-    try:
-        join_name(tenant, session or "")
-        defaults = Settings.from_file(config).defaults if config is not None else None
-    except ConfigError as error:
-        raise CommandError(str(error)) from error
+    join_name(tenant, session or "")
+    defaults = Settings.from_file(config).defaults if config is not None else None
     with open_named(store, create=True) as opened, Sessions(opened, config=defaults, **options) as sessions:
         server = mcp.make_server(lambda: sessions, session=session, role=role, get_tenant=lambda _context: tenant)
         anyio.run(mcp.serve_stdio, server)

@@ -94,13 +94,7 @@ class Demo(Side):
     """
 
     def __init__(
-        self,
-        scenario: Scenario,
-        latency: float,
-        seed: int = 0,
-        hooks: Sequence[EventHook] = (),
-        *,
-        model: str = "",
+        self, scenario: Scenario, latency: float, seed: int = 0, hooks: Sequence[EventHook] = (), *, model: str = ""
     ) -> None:
         """Prices are those of *model*."""
         self.model, self.prices = model, Prices.of_model(model) if model else Prices()
@@ -108,8 +102,8 @@ class Demo(Side):
         self.scenario, self.latency = scenario, latency
         #: Rounds that were played; the question at the end is none of them.
         self.played = 0
-        #: The user's query and the newest message, for display.
-        self.asked = self.doing = ""
+        #: The user's query, for display.
+        self.asked = ""
         #: Prompts that lack a pinned text, and prompts that lack the plan while it has pending subtasks.
         self.pins_lost = self.plans_lost = 0
         #: The ids that an agent had read before and needed again: whether the prompt still showed it (``in_prompt``),
@@ -126,14 +120,15 @@ class Demo(Side):
         self._vocabulary, self._rounds = load_script(scenario.file)
         self._random = random.Random(seed)  # noqa: S311  (figures in made-up output)
         self._names: dict[str, str] = {}
-        self._plan = Plan("")
+        #: The agent's plan as it stands now.
+        self.plan = Plan("")
         self._pinned: list[str] = []
         #: What was said, by round and post number: the text of a message, or the arguments of its calls.
         self._texts: dict[tuple[int, int], str | tuple[str, ...]] = {}
         #: The other side. It hears the same, and compacts inside the turn.
         self.baseline = BlockingSide(self.prices, scenario.window)
         for role in scenario.agents:
-            options = scenario.make_options(role, lambda: self._plan, self.prices)
+            options = scenario.make_options(role, lambda: self.plan, self.prices)
             self._add_agent(self, role, options, hooks)
             self._add_agent(self.baseline, role, {"config": options["config"], "strategies": [compact_rounds]})
         self._recall = Recall(self.memory, scenario.focus)
@@ -171,11 +166,6 @@ class Demo(Side):
         for agent in self.agents.values():
             agent.compactor.stop(5 if error is None else 0.2)  # whoever interrupts does not want to wait
 
-    @property
-    def plan(self) -> Plan:
-        """The agent's plan as it stands now."""
-        return self._plan
-
     def play(
         self, count: int, pause: Callable[[], None] = lambda: None, tick: Callable[[], None] = lambda: None
     ) -> None:
@@ -192,7 +182,7 @@ class Demo(Side):
             script = self._rounds[index]
             self.asked = self.fill(script["user"])
             if self.scenario.recalls and "plan" in script:
-                self._plan = Plan("End the incident", subtasks=[tuple(subtask) for subtask in script["plan"]])
+                self.plan = Plan("End the incident", subtasks=[tuple(subtask) for subtask in script["plan"]])
             self._open_round()
             if script.get("pin"):
                 with self.clock.measure_call():
@@ -225,7 +215,7 @@ class Demo(Side):
         Nobody has more than a model would: the prompt; and what it leaves out, by the tools that the agent has for it.
         """
         question, role = self._vocabulary["question"], self.scenario.focus
-        self.asked, self.doing, right = self.fill(question["ask"]), "", self.fill(question["answer"])
+        self.asked, right = self.fill(question["ask"]), self.fill(question["answer"])
         self._open_round()
         self.say(USER, role, self.asked)
         self._compose(role)
@@ -323,13 +313,10 @@ class Demo(Side):
         self.lookups.append(lookup)
 
     def _post(self, send_from: str, send_to: str, message: str = "", **more: Any) -> None:
-        calls: Sequence[ToolCall] = more.get("tool_calls", ())
-        self.doing = f"{send_from} to {send_to}: {message or ', '.join(f'{call.name}(...)' for call in calls)}"
         more |= {"send_from": send_from, "send_to": send_to, "message": message}
         self.baseline.add_post(**more)
-        self._texts[self.round.number, self.add_post(**more).number] = (
-            tuple(call.arguments for call in calls) or message
-        )
+        post = self.add_post(**more)
+        self._texts[self.round.number, post.number] = tuple(call.arguments for call in post.tool_calls) or message
 
     def _compose(self, role: str) -> Prompt:
         agent, tools, system = self.agents[role], self._tools, self.scenario.agents[role]
@@ -352,7 +339,7 @@ class Demo(Side):
         if self.scenario.recalls:
             text = join_text(prompt)
             self.pins_lost += any(pinned not in text for pinned in self._pinned)
-            self.plans_lost += self._plan.pending and str(self._plan) not in text
+            self.plans_lost += self.plan.pending and str(self.plan) not in text
             for match in _REFERENCE.finditer(text):
                 if match[0] not in self.references:
                     self.references[match[0]] = self._reloads_original(match)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from memory import StoreError
-from memory.arguments import ConfigError
 from memory.rounds import copy_with
 
 from ..config import Settings
@@ -90,15 +89,12 @@ def _parse_upstream(text: str) -> tuple[str, str]:
 
 
 def make_settings(config: str | None, **values: Any) -> ServerSettings:
-    """Return the settings of a server; those that are None have their defaults. Raises ``CommandError``."""
+    """Return the settings of a server; those that are None have their defaults. Raises ``ConfigError``."""
     server = import_server()
-    try:
-        compactors = Settings.from_file(config) if config is not None else Settings.from_dict({})
-        more = {"tokens": server.settings.read_tokens(os.environ), "config": compactors.defaults}
-        given = {name: value for name, value in values.items() if value is not None}
-        return server.ServerSettings(**given, **more)  # type: ignore[no-any-return]
-    except ConfigError as error:
-        raise CommandError(str(error)) from error
+    compactors = Settings.from_file(config) if config is not None else Settings.from_dict({})
+    more = {"tokens": server.settings.read_tokens(os.environ), "config": compactors.defaults}
+    given = {name: value for name, value in values.items() if value is not None}
+    return server.ServerSettings(**given, **more)  # type: ignore[no-any-return]
 
 
 class ServedDemo:
@@ -162,10 +158,7 @@ def run_demo(host: str, port: int) -> None:
     """Serve, and play the scripted incident to a session in memory meanwhile. Nobody needs a token."""
     server = import_server()
     demo_run = ServedDemo(INCIDENT)
-    try:
-        settings = server.ServerSettings(store="memory://", host=host, port=port, budget=BUDGET, roles=(demo_run.role,))
-    except ConfigError as error:
-        raise CommandError(str(error)) from error
+    settings = server.ServerSettings(store="memory://", host=host, port=port, budget=BUDGET, roles=(demo_run.role,))
     app = server.create_app(settings, **demo_run.options)
     with demo_run:
         run(app, settings, lambda: demo_run.start(app.state.compactor.sessions))

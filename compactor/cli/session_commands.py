@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.table import Table
 
-from memory import CompactedMessage, Memory, StaleCompaction, expire, list_expired, purge_tenant
+from memory import CompactedMessage, Memory, expire, list_expired, purge_tenant
 from memory.arguments import ConfigError
 from memory.rounds import utc_now
 from memory.transfer.archive import expire_archive, purge_archived_tenant, purge_session
@@ -30,6 +31,9 @@ from .exchange import write_atomically
 from .health import examine_store, make_health_document, make_health_table
 from .sessions import describe_size, open_named, require_session
 from .terminal import CommandError, confirm, make_console, make_one_line, render_quantity
+
+if TYPE_CHECKING:
+    from memory.stores.sql import SqlStore  # it imports SQLAlchemy
 
 
 def make_option(metavar: str, text: str, *names: str, **more: Any) -> Any:
@@ -329,13 +333,10 @@ def erase_tenant(
         where = "" if archive is None else f" and in {make_one_line(archive, 80)}"
         question = f"Erase all sessions of the tenant {make_one_line(tenant, 80)}{where}, for good?"
         confirm(question, "nothing was erased", yes=yes)
-        try:
-            document: dict[str, Any] = {"tenant": tenant, "purged": purge_tenant(opened, tenant)}
-            if archive is not None:
-                document["archived"] = purge_archived_tenant(archive, tenant)
-                document["purged"] += purge_tenant(opened, tenant)  # a session may have been restored meanwhile
-        except ConfigError as error:
-            raise CommandError(str(error)) from error
+        document: dict[str, Any] = {"tenant": tenant, "purged": purge_tenant(opened, tenant)}
+        if archive is not None:
+            document["archived"] = purge_archived_tenant(archive, tenant)
+            document["purged"] += purge_tenant(opened, tenant)  # a session may have been restored meanwhile
     archived = f", and {document['archived']:,} in the archive" if archive is not None else ""
     print_result(as_json, document, f"{render_quantity(document['purged'], 'session')} erased{archived}")
 
@@ -387,6 +388,26 @@ def erase_expired(
     print_result(as_json, {"expired": gone}, f"{render_quantity(len(gone), 'session')} erased")
 
 
+@app.command("migrate", short_help="Bring a store's tables up to date, and partition them.")
+def migrate(store: Store = None, as_json: AsJson = False) -> None:
+    """Bring a store's tables up to date. On PostgreSQL, also split the tables of an older store into partitions.
+
+    Hosts and workers may use the store meanwhile, also those of the older version, which cannot open it anew. Needs as
+    much free disk space as the tables take. If interrupted, run it again: it continues where it stopped.
+
+    JSON: {"partitioned": whether this run partitioned the tables}.
+    """
+    partitioned, shown = False, -1
+    with open_named(store, write=True) as opened:
+        for done in cast("SqlStore", opened).partition():
+            partitioned = True
+            if int(done * 100) > shown and not as_json:
+                shown = int(done * 100)
+                make_console(sys.stderr).print(f"{shown} % copied")
+    told = "the tables are up to date" + (", and have partitions now" if partitioned else "")
+    print_result(as_json, {"partitioned": partitioned}, told)
+
+
 @app.command("revert", short_help="Go back to a role's previous summary.")
 def revert(
     session: Session, role: Role = "assistant", store: Store = None, yes: Yes = False, as_json: AsJson = False
@@ -409,10 +430,7 @@ def revert(
             )
         covered = f"the summary {of} covers rounds 1-{shown.current.last_round}"
         confirm(f"{covered}. Go back to the one before, or to none?", "nothing was reverted", yes=yes)
-        try:
-            current = journal.revert(base=shown.generation)  # revert the confirmed one, or nothing
-        except StaleCompaction as stale:
-            raise CommandError(str(stale)) from stale
+        current = journal.revert(base=shown.generation)  # revert the confirmed one, or nothing
         generation = journal.read().generation
     summary_generation, end = (current.generation, current.last_round) if current is not None else (None, None)
     document = {"session": session, "role": role, "generation": generation, "summary_generation": summary_generation}

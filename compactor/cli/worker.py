@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import typer
 
 from memory import StoreError
-from memory.arguments import ConfigError
 from memory.messages import ASSISTANT
 
 from ..background import Options
@@ -46,10 +46,7 @@ def work(
         raise CommandError(
             "--engine celery needs --broker, such as amqp://guest:guest@localhost// or redis://localhost/0"
         )
-    try:
-        settings = Settings.from_file(config) if config is not None else Settings.from_dict({})
-    except ConfigError as error:
-        raise CommandError(str(error)) from error
+    settings = Settings.from_file(config) if config is not None else Settings.from_dict({})
     with open_named(store, create=True) as opened:
         options: Options = {"limits": SharedLimits(opened, limits)} if (limits := settings.defaults.limits) else {}
         roles = tuple(role or (ASSISTANT,))
@@ -75,8 +72,6 @@ def work(
 
 
 def _import(engine: str) -> Any:
-    from importlib import import_module
-
     try:
         return import_module(f"..workers.{engine}", __package__)
     except ModuleNotFoundError as error:

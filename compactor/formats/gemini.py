@@ -255,15 +255,11 @@ def _append(
         parts = write_blocks(DIALECT, message, native)
     if not parts:
         return
-    if native.get("joined", True) and contents and _find_role(contents[-1]) == role:
+    # Results may have a role of their own: whoever is not the model is the user.
+    if native.get("joined", True) and contents and (contents[-1].get("role") == "model") == (role == "model"):
         contents[-1] = {**contents[-1], "parts": [*contents[-1]["parts"], *parts]}
     else:
         contents.append(restore_difference({"role": role, "parts": parts}, native.get("item")))
-
-
-def _find_role(content: Block) -> str:
-    """Return whether the model or the user says *content*: results may have a role of their own."""
-    return "model" if content.get("role") == "model" else "user"
 
 
 def _write_system(system: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:

@@ -280,17 +280,14 @@ def read_blocks(dialect: Dialect, blocks: Sequence[Block]) -> tuple[Any, list[Bl
         else:
             one, other = {"call": len(calls)}, dialect.write_call(said, form)
             calls.append(said)
-        made.append(one | _drop_empty({"form": form, "but": find_difference(block, other)}))
+        kept = {"form": form, "but": find_difference(block, other)}
+        made.append(one | {key: value for key, value in kept.items() if value})
     is_text_alone = len(parts) == 1 and is_text(parts[0])
     plain = [*[{"parts": [number, 1]} for number in range(len(parts))], *[{"call": n} for n in range(len(calls))]]
     needed: dict[str, Any] = {}
     if made != plain or (dialect.writes_texts and is_text_alone and not calls):
         needed = {"blocks": made} if is_text_alone else {"blocks": made, "parts": len(parts)}
     return parts[0]["text"] if is_text_alone else parts or None, calls, needed
-
-
-def _drop_empty(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in mapping.items() if value}
 
 
 def write_blocks(dialect: Dialect, message: Mapping[str, Any], native: Mapping[str, Any]) -> list[Block]:

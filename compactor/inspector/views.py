@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from weakref import WeakKeyDictionary
 from pydantic import BaseModel
 
 from memory import InMemoryStore, Memory
+from memory.arguments import ConfigError
 from memory.entries import (
     CompactionPublished,
     CompactionReverted,
@@ -35,7 +37,7 @@ from memory.messages import (
     make_query_message,
     repeats_query,
 )
-from memory.overlays import Reduction, Reductions
+from memory.overlays import Reductions
 from memory.references import make_range_reference, make_reference, parse_reference
 from memory.rounds import USER, Post, Record, Round, cached_property, copy_with
 from memory.visibility import sees
@@ -65,15 +67,7 @@ _WORDS = re.compile(r"\w{3,}")
 _SPEAKER = re.compile(r"^(?:\d+[.)] |[-*•] )?(?:[^\s:]{1,40}: )?")
 
 #: Letters for the state of a round in the prompt.
-STATES = {
-    "c": "covered",
-    "s": "shown",
-    "h": "shortened",
-    "d": "left out",
-    "o": "open",
-    "f": "failed",
-    "u": "undone",
-}
+STATES = {"c": "covered", "s": "shown", "h": "shortened", "d": "left out", "o": "open", "f": "failed", "u": "undone"}
 #: Status of a post. ``hidden``: the role neither sent nor received it.
 Status = Literal[
     "covered", "shown", "shortened", "left out", "failed", "undone", "hidden", "erased", "pinned", "pending"
@@ -457,7 +451,9 @@ class Inspection:
             return "covered", f"{reason}; {ref} reloads it.", None
         for one in self.view.reductions.of(round_.id):
             if one.covers(number):
-                return self._explain_reduction(one, ref)
+                if one.kind == "dropped":
+                    return "left out", f"A strategy dropped it from prompts; {ref} reloads it.", None
+                return "shortened", f"A strategy replaced it with a shorter text; {ref} reloads it.", one.text
         if round_.number in report.omitted_rounds:
             budget = f"{self.budget:,} tokens" if self.budget else "its limit"
             reason = f"The prompt would not fit its budget of {budget}, so its oldest rounds were left out"
@@ -484,11 +480,6 @@ class Inspection:
         cause = "by a published strategy" if cut.published else "so that this prompt fits its budget"
         saved = f"{cut.tokens_before:,} to {cut.tokens_after:,} tokens"
         return "shortened", f"{how}, {cause}: {saved}. {ref} reloads it.", replacement
-
-    def _explain_reduction(self, one: Reduction, ref: str) -> tuple[Status, str, str | None]:
-        if one.kind == "dropped":
-            return "left out", f"A strategy dropped it from prompts; {ref} reloads it.", None
-        return "shortened", f"A strategy replaced it with a shorter text; {ref} reloads it.", one.text
 
     def describe_prompt(self) -> PromptView:
         """Return the exact prompt, message by message."""
@@ -593,13 +584,13 @@ class Inspection:
             best = max(scores, default=(0, 0))
             yield (posts[-best[1]][0] if best[0] else None), False
 
-    def compute_series(self, prices: Prices | None = None) -> SeriesView:
+    def compute_series(self) -> SeriesView:
         """Return the series over all visible rounds.
 
         Cost is an estimate: a call reads the prefix that it shares with the previous prompt from the provider's cache.
-        *prices* default to the model's, if known.
+        Prices are the model's, if known.
         """
-        prices = prices or _find_prices(self.model)
+        prices = _find_prices(self.model)
         header, totals = PROMPT_TOKENS + self.header_tokens, self._totals
         numbers = [self.rounds.get_number(index) for index in range(self.rounds.total)]
         line = _Timeline(self, numbers, prices)
@@ -786,12 +777,9 @@ def _list_facts(index: int, record: CompactionRecord) -> dict[str, Any]:
 
 
 def _find_prices(model: str) -> Prices:
-    from memory.arguments import ConfigError
-
-    try:
+    with suppress(ConfigError):
         return Prices.of_model(model) if model else Prices()
-    except ConfigError:
-        return Prices()
+    return Prices()
 
 
 def _compute_price(usage: Mapping[str, int] | None, before: int, after: int, prices: Prices, *, paid: bool) -> float:

@@ -18,11 +18,7 @@ from .compat.offload_context import OffloadResult, offload_context
 from .compat.offload_files import FilesNotErased, OffloadError, OffloadFiles, expire_files
 from .compat.window import StateError
 from .context_offload import context_offload
-from .memory_with_compress import (
-    DEFAULT_COMPRESSION_PROMPT_TEMPLATE,
-    MemoryCompressionSchema,
-    memory_with_compress,
-)
+from .memory_with_compress import DEFAULT_COMPRESSION_PROMPT_TEMPLATE, MemoryCompressionSchema, memory_with_compress
 from .selective import SELECTIVE_RULES, selective
 
 __all__ = [

@@ -229,10 +229,9 @@ def _read(answer: Any, model: str) -> Summary:
     sources += [read_field(one, "incomplete_details") for one in (told, raw)]
     ended = " ".join(reason for one in sources for name in _REASONS if isinstance(reason := read_field(one, name), str))
     parts = read_field(message, "parts")
-    content = read_field(message, "content") if parts is None else [part for part in parts if _is_text(part)]
-    calls = read_field(message, "tool_calls") or [
-        part for part in parts or () if read_field(part, "part_kind") == "tool-call"
-    ]
+    kinds = [(read_field(part, "part_kind"), part) for part in parts or ()]
+    content = read_field(message, "content") if parts is None else [part for kind, part in kinds if kind == "text"]
+    calls = read_field(message, "tool_calls") or [part for kind, part in kinds if kind == "tool-call"]
     is_refused = _REFUSED.search(ended) is not None
     return make_summary(
         _join(content),
@@ -247,10 +246,6 @@ def _read(answer: Any, model: str) -> Summary:
 def _list_first(raw: Any, name: str) -> Sequence[Any]:
     found = read_field(raw, name)
     return found[:1] if isinstance(found, Sequence) else ()
-
-
-def _is_text(part: Any) -> bool:
-    return bool(read_field(part, "part_kind") == "text")
 
 
 def _join(content: Any) -> str | None:

@@ -19,17 +19,7 @@ from .answers import is_greeting, is_reply
 from .base import Summary, SummaryRequest
 from .content import CJK, read_content
 from .sentences import Section
-from .statements import (
-    END,
-    GAP,
-    NOTHING,
-    USER_SAYS,
-    Statement,
-    as_facts,
-    from_rounds,
-    from_summary,
-    without_old_plans,
-)
+from .statements import END, GAP, NOTHING, USER_SAYS, Statement, as_facts, from_rounds, from_summary, without_old_plans
 from .weights import Line, breathe, weigh
 
 #: Minimum tokens for a summary of few rounds: half of them would be scraps. Capped at nine tenths of the quoted rounds.

@@ -35,33 +35,27 @@ def find_summarizer(config: CompactorConfig) -> Any:
     if not model:
         given = [name for name in _NEEDS_MODEL if name in config.model_fields_set and getattr(config, name)]
         if given:
-            key = given[0].replace("_", ".", 1)
-            raise ConfigError(
-                ("compaction.summarizer.model", f"is missing: compaction.{key} is set; name a model, or remove that")
-            )
+            fault = f"is missing: compaction.{given[0].replace('_', '.', 1)} is set; name a model, or remove that"
+            raise ConfigError(("compaction.summarizer.model", fault))
         return ExtractiveSummarizer()
-    where = (config.summarizer_base_url, config.summarizer_api_key_env)
-    settings = (provider, model, *where, config.summarizer_provider_compaction, config.call_timeout)
-    made = _make(*settings)  # reads the environment; connects when it is first asked
-    if settings not in _shared or not _shared[settings].can_replace(made):
-        _shared[settings] = made
-    return _shared[settings]
-
-
-def _make(provider: str, model: str, base_url: str, api_key_env: str, compacts: bool, timeout: float) -> Any:
     from . import AnthropicSummarizer, GeminiSummarizer, OpenAISummarizer
 
     kinds: dict[str, Any] = {"openai": OpenAISummarizer, "anthropic": AnthropicSummarizer, "gemini": GeminiSummarizer}
+    base_url, api_key_env, timeout = config.summarizer_base_url, config.summarizer_api_key_env, config.call_timeout
     key = os.environ.get(api_key_env, "").strip() if api_key_env else None
     if key == "":
         raise SummarizerError(
             f"no API key: compaction.summarizer.api_key_env names {api_key_env}, which is not set in the environment"
         )
-    if compacts and provider == "gemini":
+    more = {"provider_compaction": True} if config.summarizer_provider_compaction else {}
+    if more and provider == "gemini":
         fault = "is not for gemini; leave it out, or name openai or anthropic"
         raise ConfigError(("compaction.summarizer.provider_compaction", fault))
-    more = {"provider_compaction": True} if compacts else {}
-    try:
-        return kinds[provider](model, base_url=base_url or None, api_key=key, timeout=timeout, **more)
+    try:  # it reads the environment, and connects when it is first asked
+        made = kinds[provider](model, base_url=base_url or None, api_key=key, timeout=timeout, **more)
     except ValueError as error:
         raise ConfigError(("compaction.summarizer.base_url", str(error))) from None
+    settings = (provider, model, base_url, api_key_env, bool(more), timeout)
+    if settings not in _shared or not _shared[settings].can_replace(made):
+        _shared[settings] = made
+    return _shared[settings]

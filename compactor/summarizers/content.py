@@ -92,25 +92,19 @@ def read_content(text: str, *, starts: bool = True) -> Content:
         if weight == _CJK:
             terms.update(dict.fromkeys((low[i : i + 2] for i in range(max(1, len(low) - 1))), _CJK))
         else:
-            if valued and (weight == _WORD or (low in _WORDS.stop and _read_next(pieces, place) in _VALUE_END)):
+            if valued and weight != _WORD:
+                valued = low in _WORDS.stop and "".join(pieces[place + 1 : place + 3])[:1] in _VALUE_END
+            if valued:
                 weight = _VALUE
             elif weight == _WORD and is_capital and not starts:
                 weight = _NAME
             if weight:
                 terms[low] = weight
-        if weight > _VALUE:
-            shape.append("0")
-            form.append("0")
-        else:
-            shape.append(low)
-            form.append("w")
+        is_exact = weight > _VALUE
+        shape.append("0" if is_exact else low)
+        form.append("0" if is_exact else "w")
         starts = ends
     return Content(terms, " ".join(shape), "".join(form))
-
-
-def _read_next(pieces: Sequence[str], index: int) -> str:
-    """Return the first character behind the piece at *index*; "" at the end."""
-    return "".join(pieces[index + 1 : index + 3])[:1]
 
 
 @lru_cache(MAX_CACHED_CHUNKS)

@@ -284,7 +284,9 @@ def _parse(
         anchor = max(range(len(runs[0])), key=lambda at: _rate_specificity(runs[0][at]))
         if not any(_rate_specificity(runs[0][anchor])):
             raise ValueError(f"the cue {cue!r} begins with any words at all; say which")
-        tests = tuple(tuple(_test(word) for word in run) for run in runs)
+        tests = tuple(
+            tuple(word.fullmatch if isinstance(word, re.Pattern) else word.__contains__ for word in run) for run in runs
+        )
         sets = (word for run in runs for word in run if isinstance(word, frozenset) and word is not runs[0][anchor])
         needed = tuple(sorted(sets, key=len))  # who looks it up has the anchor; the rarest word tells most
         only_marked = marks if cue.startswith("?") else frozenset()
@@ -292,10 +294,6 @@ def _parse(
             _Phrase(kind, tests, tuple(later), begins, body.endswith("$"), only_marked, needed, anchor),
             runs[0][anchor],
         )
-
-
-def _test(word: _Word) -> Callable[[str], object]:
-    return word.fullmatch if isinstance(word, re.Pattern) else word.__contains__
 
 
 def _choose_optional(parts: Sequence[str]) -> list[list[str]]:

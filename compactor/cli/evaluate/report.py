@@ -144,7 +144,7 @@ def measure(source: Source, compactions: Sequence[Compaction], *, quotes: bool) 
         ]
         named, invented = 0, tuple[str, ...]()
         if not quotes:
-            names, unknown = find_invented(compaction.summary, source.list_texts_until(compaction.end))
+            names, unknown = find_invented(compaction.summary, (source.system, *source.texts[: compaction.end]))
             named = len(names - known)
             invented = tuple(one for one in unknown if one not in known)
             known |= names
@@ -177,11 +177,9 @@ def _list_figures(method: Method, account: Mapping[str, Any] | None) -> Iterator
             yield f"{name}@{after}", value
     invented = method.invented.percent if method.invented is not None else None
     yield "grounded", None if invented is None else round(100 - invented, 1)
-    if account is None:
-        yield from (("accepted", None), ("format", None))
-    else:
-        yield "accepted", Share(account["answers"] - sum(account["rejected"].values()), account["answers"]).percent
-        yield "format", Share(**account["format"]).percent
+    answers = account["answers"] if account else 0
+    yield "accepted", Share(answers - sum(account["rejected"].values()), answers).percent if account else None
+    yield "format", Share(**account["format"]).percent if account else None
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -300,7 +298,6 @@ def find_failures(report: Report, limits: Mapping[str, float]) -> list[str]:
         for name, minimum in limits.items()
         if (value := report.figures[name]) is not None and value < minimum
     ]
-    return [
-        *failures,
-        *([f"not everything was measured: {report.stop_reason}"] if report.stop_reason and limits else []),
-    ]
+    if report.stop_reason and limits:
+        failures.append(f"not everything was measured: {report.stop_reason}")
+    return failures

@@ -134,12 +134,8 @@ class SummaryWords:
         return any(all(self._count(words, start) >= minimum for words, minimum in groups) for start in starts)
 
     def _count(self, words: Iterable[str], start: int) -> int:
-        return sum(self._is_within(self._positions.get(word, ()), start) for word in words)
-
-    @staticmethod
-    def _is_within(positions: Sequence[int], start: int) -> bool:
-        at = bisect_left(positions, start)
-        return at < len(positions) and positions[at] < start + WINDOW
+        places = (self._positions.get(word, ()) for word in words)
+        return sum(bisect_left(one, start) < bisect_left(one, start + WINDOW) for one in places)
 
 
 def find_items(rounds: Sequence[Round], role: str) -> list[Item]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from memory import CompactedMessage, Memory
@@ -69,13 +69,7 @@ class Source:
 
     @cached_property
     def texts(self) -> list[str]:
-        """The items of each round."""
         return [read_source(round_) for round_ in self.rounds]
-
-    def list_texts_until(self, end: int) -> Iterator[str]:
-        """Yield everything that a summary of the first *end* rounds may be made from."""
-        yield self.system
-        yield from self.texts[:end]
 
     @cached_property
     def tokens(self) -> int:

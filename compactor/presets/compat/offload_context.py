@@ -19,9 +19,7 @@ from memory.messages import ASSISTANT, SYSTEM, TOOL, pair_results, parse, replac
 from memory.rounds import cached_property, copy_with
 
 from ...acceptance.checks import is_too_little
-from ...acceptance.prohibitions import (
-    find_instructions,
-)
+from ...acceptance.prohibitions import find_instructions
 from ...config import CompactorConfig
 from ...errors import SummaryRejected
 from ...prompt.groups import Message
