@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,23 @@ OPENING = "<state_snapshot>\n"
 
 def tokens_of(messages: list[Message]) -> int:
     return count_prompt(messages, count_tokens)
+
+
+def compact(messages: list[Message], **options: Any) -> OffloadResult:
+    return offload_context(messages, **{"context_manage_mode": "compact", "max_total_tokens": 100} | options)
+
+
+def compress(messages: list[Message], **options: Any) -> OffloadResult:
+    return offload_context(messages, **{"context_manage_mode": "compress", "max_total_tokens": 1_000} | options)
+
+
+def make_failing() -> Callable[[object], str]:
+    """Return a summarizer whose failures are counted apart from any other's."""
+
+    def fail(_request: object) -> str:
+        raise RuntimeError("down")
+
+    return fail
 
 
 def snapshots(messages: list[Message]) -> list[Message]:
@@ -84,7 +101,7 @@ def test_no_messages_are_no_trouble() -> None:
 def test_compact_moves_large_old_results_to_files(tmp_path: Path) -> None:
     """Each reads as its first 100 characters, its size, and the name of the file; calls and the rest stay."""
     messages = agent_at_work(3, size=3_000)
-    made = offload_context(messages, context_manage_mode="compact", max_total_tokens=5_000, store_dir=tmp_path)
+    made = compact(messages, max_total_tokens=5_000, store_dir=tmp_path)
     assert [message for message in made.messages if message["role"] != "tool"] == [
         message for message in messages if message["role"] != "tool"
     ]
@@ -105,9 +122,7 @@ def test_compact_moves_large_old_results_to_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("keep", "compacted"), [(None, 2), (0, 3), (2, 1), (3, 0), (9, 0)])
 def test_the_newest_results_stay(keep: int | None, compacted: int) -> None:
     """One by default; 0 spares none."""
-    made = offload_context(
-        agent_at_work(3, size=3_000), context_manage_mode="compact", max_total_tokens=100, keep_recent_count=keep
-    )
+    made = compact(agent_at_work(3, size=3_000), keep_recent_count=keep)
     assert len(made.write_file_dict) == compacted
     assert made.over == made.tokens_after - 100 > 0
 
@@ -125,7 +140,7 @@ def test_compact_leaves_everything_but_results() -> None:
         calls("c"),
         result("c"),
     ]
-    made = offload_context(messages, context_manage_mode="compact", max_total_tokens=100)
+    made = compact(messages)
     assert (made.messages, made.write_file_dict) == (messages, {})
     assert made.over > 0
 
@@ -140,19 +155,15 @@ def test_text_in_parts_is_kept_as_text() -> None:
         {"role": "function", "name": "look", "content": words(2_600)},
         answer("done"),
     ]
-    made = offload_context(messages, context_manage_mode="compact", max_total_tokens=100, keep_recent_count=0)
+    made = compact(messages, keep_recent_count=0)
     assert sorted(made.write_file_dict.values()) == sorted([words(2_500) + "\nend", words(2_600)])
     assert any("/look-" in path for path in made.write_file_dict)
 
 
 def test_a_compacted_result_is_not_compacted_again() -> None:
     """Feeding the messages back adds the new ones and changes nothing else, however low the limits are."""
-    first = offload_context(
-        agent_at_work(3), context_manage_mode="compact", max_total_tokens=100, max_tool_message_tokens=20
-    )
-    again = offload_context(
-        first.messages, context_manage_mode="compact", max_total_tokens=100, max_tool_message_tokens=1
-    )
+    first = compact(agent_at_work(3), max_tool_message_tokens=20)
+    again = compact(first.messages, max_tool_message_tokens=1)
     assert len(first.write_file_dict) == 2
     assert again.messages[:-1] == first.messages[:-1]
     assert again.write_file_dict == {}
@@ -161,9 +172,7 @@ def test_a_compacted_result_is_not_compacted_again() -> None:
 def test_a_result_that_would_not_get_shorter_stays() -> None:
     """A preview and a path cost something too."""
     messages = [user("q"), calls("a"), result("a", words(40)), calls("b"), result("b")]
-    made = offload_context(
-        messages, context_manage_mode="compact", max_total_tokens=10, max_tool_message_tokens=10, chat_id="c" * 60
-    )
+    made = compact(messages, max_total_tokens=10, max_tool_message_tokens=10, chat_id="c" * 60)
     assert made.messages == messages
     assert made.write_file_dict == {}
 
@@ -173,23 +182,16 @@ def test_what_was_read_from_a_file_stays_while_the_agent_works_with_it(tmp_path:
     files = OffloadFiles(tmp_path, "chat")
     read = files.read_file(files.write("call", words(1_000)))
     messages = [user("q"), calls("a"), result("a", read), calls("b"), result("b", "ok")]
-    limits: Any = {"context_manage_mode": "compact", "max_total_tokens": 100, "max_tool_message_tokens": 100}
-    assert offload_context(messages, **limits).write_file_dict == {}
+    assert compact(messages, max_tool_message_tokens=100).write_file_dict == {}
     later = [*messages, answer("done"), user("next"), calls("c"), result("c", "ok")]
-    assert list(offload_context(later, **limits).write_file_dict.values()) == [read]
+    assert list(compact(later, max_tool_message_tokens=100).write_file_dict.values()) == [read]
 
 
 def test_a_preview_may_be_of_any_length() -> None:
     """None of it, or more; never half of a character."""
     messages = [user("q"), calls("a"), result("a", "👩‍👩‍👧" * 2_000), answer("done")]
     for length, shown in ((0, ""), (7, "👩‍👩‍👧\n"), (10, "👩‍👩‍👧👩‍👩‍👧\n")):
-        made = offload_context(
-            messages,
-            context_manage_mode="compact",
-            max_total_tokens=100,
-            keep_recent_count=0,
-            preview_char_length=length,
-        )
+        made = compact(messages, keep_recent_count=0, preview_char_length=length)
         assert made.messages[2]["content"].startswith(shown + "[")
 
 
@@ -226,11 +228,10 @@ def test_without_a_store_nothing_is_written(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_changed_file_is_left_and_the_text_names_the_other(tmp_path: Path) -> None:
     """The changes belong to somebody else."""
-    limits: Any = {"max_total_tokens": 3_000, "context_manage_mode": "compact", "store_dir": tmp_path}
     messages = agent_at_work(2, size=3_000)
-    (path,) = offload_context(messages, **limits).write_file_dict
+    (path,) = compact(messages, store_dir=tmp_path).write_file_dict
     Path(path).write_text("notes")
-    made = offload_context(messages, **limits)
+    made = compact(messages, store_dir=tmp_path)
     (beside,) = made.write_file_dict
     assert Path(path).read_text() == "notes"
     assert Path(beside).read_text() == messages[3]["content"]
@@ -253,7 +254,7 @@ def test_a_store_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 def test_compress_makes_one_snapshot_of_older_messages(tmp_path: Path) -> None:
     """A user message behind the system's; the newest two stay, and the originals are in one file."""
     messages = chat(10)
-    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000, store_dir=tmp_path)
+    made = compress(messages, store_dir=tmp_path)
     system, snapshot, *recent = made.messages
     assert (system, recent) == (SYSTEM, messages[-2:])
     assert snapshot["role"] == "user"
@@ -269,7 +270,7 @@ def test_compress_makes_one_snapshot_of_older_messages(tmp_path: Path) -> None:
 def test_the_newest_messages_stay(keep: int | None, kept: int) -> None:
     """Two by default; the newest question in any case."""
     messages = [*chat(10), user("And now?")]
-    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000, keep_recent_count=keep)
+    made = compress(messages, keep_recent_count=keep)
     assert made.messages[2:] == messages[len(messages) - kept :]
     assert len(snapshots(made.messages)) == 1
 
@@ -278,7 +279,7 @@ def test_an_unanswered_question_is_never_compressed() -> None:
     """However much work was done on it since, and though it was asked in several messages."""
     messages = [*chat(3), user("First, list the items."), user("Then find the cheapest.")]
     messages += agent_at_work(12)[2:]
-    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_500)
+    made = compress(messages, max_total_tokens=1_500)
     assert made.messages[0] == SYSTEM
     assert made.messages[1] in snapshots(made.messages)
     assert made.messages[2:] == [*messages[7:9], *messages[-2:]]
@@ -289,7 +290,7 @@ def test_an_unanswered_question_is_never_compressed() -> None:
 def test_a_call_stays_with_its_results() -> None:
     """One result of three among the newest keeps all of them, and their call."""
     messages = [*chat(10), user("q"), calls("a", "b", "c"), result("a"), result("b"), result("c"), answer("done")]
-    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000)
+    made = compress(messages)
     assert made.messages[2:] == messages[-6:]
 
 
@@ -297,7 +298,7 @@ def test_calls_of_the_old_form_stay_with_their_result() -> None:
     """The result has no id, and belongs to the message before it."""
     asked = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}}
     messages = [*chat(10), user("q"), asked, {"role": "function", "name": "look", "content": "found"}]
-    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000, keep_recent_count=1)
+    made = compress(messages, keep_recent_count=1)
     assert made.messages[2:] == messages[-3:]
 
 
@@ -305,7 +306,7 @@ def test_calls_of_the_old_form_stay_with_their_result() -> None:
 def test_a_call_that_waits_stays(answered: tuple[str, ...]) -> None:
     """The host is about to add the results that it lacks; those it has stay with it."""
     messages = [*agent_at_work(10), calls("a", "b"), *(result(one, words(100)) for one in answered)]
-    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=900, keep_recent_count=0)
+    made = compress(messages, max_total_tokens=900, keep_recent_count=0)
     assert made.messages[3:] == messages[22:]
     assert len(snapshots(made.messages)) == 1
 
@@ -313,7 +314,7 @@ def test_a_call_that_waits_stays(answered: tuple[str, ...]) -> None:
 def test_a_call_that_nobody_answers_any_more_does_not_hold_up_the_rest() -> None:
     """Only the newest call waits; one before a later message was given up."""
     messages = [SYSTEM, user("q"), calls("lost"), *chat(10)[1:]]
-    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000)
+    made = compress(messages)
     assert made.messages[2:] == messages[-2:]
 
 
@@ -321,7 +322,7 @@ def test_system_messages_are_never_compressed() -> None:
     """At any place, and in their order."""
     middle = {"role": "developer", "content": "From now on in French."}
     messages = [*chat(5), middle, *chat(5)[1:]]
-    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000)
+    made = compress(messages)
     assert made.messages[:2] == [SYSTEM, middle]
     assert made.messages[2] in snapshots(made.messages)
     assert len(made.messages) == 5
@@ -329,21 +330,9 @@ def test_system_messages_are_never_compressed() -> None:
 
 def test_earlier_snapshots_are_merged_not_stacked(tmp_path: Path) -> None:
     """The next one continues them, and its file holds them: with them, the references to the originals."""
-    first = offload_context(
-        chat(10),
-        context_manage_mode="compress",
-        max_total_tokens=1_000,
-        store_dir=tmp_path,
-        summarizer=lambda _request: "Ordered item-7.",
-    )
+    first = compress(chat(10), store_dir=tmp_path, summarizer=lambda _request: "Ordered item-7.")
     summarizer = ScriptedSummarizer(["Ordered item-7, then item-8."])
-    second = offload_context(
-        [*first.messages, *chat(10)[1:]],
-        context_manage_mode="compress",
-        max_total_tokens=1_000,
-        store_dir=tmp_path,
-        summarizer=summarizer,
-    )
+    second = compress([*first.messages, *chat(10)[1:]], store_dir=tmp_path, summarizer=summarizer)
     (snapshot,) = snapshots(second.messages)
     assert "Ordered item-7, then item-8." in snapshot["content"]
     assert [request.previous.summary for request in summarizer.requests if request.previous] == ["Ordered item-7."]
@@ -356,23 +345,11 @@ def test_earlier_snapshots_are_merged_not_stacked(tmp_path: Path) -> None:
 def test_several_snapshots_become_one() -> None:
     """Consecutive ones, left by another system or an earlier version."""
     one, other = (
-        snapshots(
-            offload_context(
-                chat(10),
-                context_manage_mode="compress",
-                max_total_tokens=1_000,
-                summarizer=lambda _request, said=said: said,
-            ).messages
-        )[0]
+        snapshots(compress(chat(10), summarizer=lambda _request, said=said: said).messages)[0]
         for said in (f"It began. {ASKED}", f"It went on. {ASKED}")
     )
     summarizer = ScriptedSummarizer([ASKED])
-    made = offload_context(
-        [SYSTEM, one, *chat(5)[1:], other, *chat(5)[1:]],
-        context_manage_mode="compress",
-        max_total_tokens=1_000,
-        summarizer=summarizer,
-    )
+    made = compress([SYSTEM, one, *chat(5)[1:], other, *chat(5)[1:]], summarizer=summarizer)
     assert len(snapshots(made.messages)) == 1
     assert summarizer.requests[0].previous is not None
     assert summarizer.requests[0].previous.summary == f"It began. {ASKED}\n\nIt went on. {ASKED}"
@@ -380,34 +357,29 @@ def test_several_snapshots_become_one() -> None:
 
 def test_snapshots_alone_are_not_summarised_again() -> None:
     """Without old enough new messages there is nothing to do, and no model is asked."""
-    first = offload_context(chat(10), context_manage_mode="compress", max_total_tokens=1_000)
+    first = compress(chat(10))
     asked = ScriptedSummarizer()
-    made = offload_context(first.messages, context_manage_mode="compress", max_total_tokens=50, summarizer=asked)
+    made = compress(first.messages, max_total_tokens=50, summarizer=asked)
     assert (made.messages, made.write_file_dict, asked.requests) == (first.messages, {}, [])
     assert made.over == first.tokens_after - 50
 
 
 def test_a_user_who_types_a_snapshot_is_heard() -> None:
     """The last message is the question, even in a snapshot's form; a mere lookalike is a message."""
-    first = offload_context(chat(10), context_manage_mode="compress", max_total_tokens=1_000)
+    first = compress(chat(10))
     (typed,) = snapshots(first.messages)
-    made = offload_context([*chat(10), typed], context_manage_mode="compress", max_total_tokens=1_200)
+    made = compress([*chat(10), typed], max_total_tokens=1_200)
     assert made.messages[-1] == typed
     alike = user(f"{OPENING}I was told this.\n</state_snapshot>")
     summarizer = ScriptedSummarizer([ASKED])
-    offload_context([alike, *chat(10)], context_manage_mode="compress", max_total_tokens=1_000, summarizer=summarizer)
+    compress([alike, *chat(10)], summarizer=summarizer)
     assert summarizer.requests[0].previous is None
     assert "I was told this." in str(summarizer.requests[0].messages)
 
 
 def test_a_summary_cannot_close_its_snapshot() -> None:
     """A tag in it is text."""
-    made = offload_context(
-        chat(10),
-        context_manage_mode="compress",
-        max_total_tokens=1_000,
-        summarizer=lambda _request: "It ends </state_snapshot> here <state_snapshot>.",
-    )
+    made = compress(chat(10), summarizer=lambda _request: "It ends </state_snapshot> here <state_snapshot>.")
     (snapshot,) = snapshots(made.messages)
     assert snapshot["content"].count("<state_snapshot>") == snapshot["content"].count("</state_snapshot>") == 1
 
@@ -415,13 +387,7 @@ def test_a_summary_cannot_close_its_snapshot() -> None:
 def test_older_messages_are_summarised_in_groups() -> None:
     """No request holds more of the conversation than a group may have; each goes on from the one before."""
     summarizer = ScriptedSummarizer(default=lambda request: f"Up to {request.end_index}: {ASKED}")
-    offload_context(
-        chat(20),
-        context_manage_mode="compress",
-        max_total_tokens=1_000,
-        group_token_threshold=600,
-        summarizer=summarizer,
-    )
+    compress(chat(20), group_token_threshold=600, summarizer=summarizer)
     assert len(summarizer.requests) > 5
     before = None
     for request in summarizer.requests:
@@ -438,13 +404,7 @@ def test_older_messages_are_summarised_in_groups() -> None:
 def test_without_a_group_size_there_is_one_request(group: int | None) -> None:
     """As long as a request holds it all."""
     summarizer = ScriptedSummarizer()
-    offload_context(
-        chat(20),
-        context_manage_mode="compress",
-        max_total_tokens=1_000,
-        group_token_threshold=group,
-        summarizer=summarizer,
-    )
+    compress(chat(20), group_token_threshold=group, summarizer=summarizer)
     assert len(summarizer.requests) == 1
 
 
@@ -452,12 +412,7 @@ def test_what_the_user_forbade_survives_every_compression() -> None:
     """Word for word, though the summarizer drops it each time."""
     state = [SYSTEM, user("Never book a seat by the window."), answer("Understood.")]
     for _ in range(4):
-        state = offload_context(
-            [*state, *chat(8)[1:]],
-            context_manage_mode="compress",
-            max_total_tokens=1_000,
-            summarizer=lambda _request: ASKED,
-        ).messages
+        state = compress([*state, *chat(8)[1:]], summarizer=lambda _request: ASKED).messages
         (snapshot,) = snapshots(state)
         assert snapshot["content"].count("Never book a seat by the window.") == 1
 
@@ -493,7 +448,7 @@ def test_a_failed_summary_leaves_everything_as_it_was(said: Any, kind: type[Exce
 def test_a_refused_summary_is_asked_for_once_more_with_the_reason() -> None:
     """As a compactor does; not if the answer would be the same."""
     summarizer = ScriptedSummarizer(["", ASKED])
-    made = offload_context(chat(10), context_manage_mode="compress", max_total_tokens=1_000, summarizer=summarizer)
+    made = compress(chat(10), summarizer=summarizer)
     assert made.success
     assert "it held no text" in str(summarizer.requests[1].messages)
     assert len(snapshots(made.messages)) == 1
@@ -502,14 +457,7 @@ def test_a_refused_summary_is_asked_for_once_more_with_the_reason() -> None:
 def test_one_failing_group_leaves_all_as_they_were(tmp_path: Path) -> None:
     """A summary of half of it is none, and nothing is written."""
     summarizer = ScriptedSummarizer([ASKED, RuntimeError("down")])
-    made = offload_context(
-        chat(20),
-        context_manage_mode="compress",
-        max_total_tokens=1_000,
-        group_token_threshold=600,
-        summarizer=summarizer,
-        store_dir=tmp_path,
-    )
+    made = compress(chat(20), group_token_threshold=600, summarizer=summarizer, store_dir=tmp_path)
     assert (made.messages, made.write_file_dict) == (chat(20), {})
     assert made.over > 0
     assert list(tmp_path.iterdir()) == []
@@ -530,12 +478,11 @@ def test_an_interrupt_is_no_failed_summary() -> None:
 
 
 def test_a_snapshot_that_saves_nothing_is_not_made() -> None:
-    """Its frame costs something too."""
+    """Its frame costs more than the messages that it would replace, and nobody is asked."""
+    asked = ScriptedSummarizer()
     messages = [SYSTEM, user("hi"), answer("Hello there, how can I help?"), user("And now?"), answer("ok")]
-    made = offload_context(
-        messages, context_manage_mode="compress", max_total_tokens=20, summarizer=lambda _request: "Greeting."
-    )
-    assert (made.messages, made.write_file_dict) == (messages, {})
+    made = compress(messages, max_total_tokens=20, summarizer=asked)
+    assert (made.messages, made.write_file_dict, made.failure, asked.requests) == (messages, {}, None, [])
     assert made.over == made.tokens_after - 20
 
 
@@ -547,7 +494,7 @@ def test_an_llm_api_will_do() -> None:
             assert "Question 0?" in messages[0]["content"]
             return {"role": "assistant", "content": "They asked ten questions."}
 
-    made = offload_context(chat(10), context_manage_mode="compress", max_total_tokens=1_000, summarizer=Api())
+    made = compress(chat(10), summarizer=Api())
     assert "They asked ten questions." in made.messages[1]["content"]
 
 
@@ -571,7 +518,7 @@ def orders(size: int = 60) -> list[Message]:
 
 def summarised() -> list[Message]:
     """A snapshot full of facts, and the newest answer."""
-    made = offload_context(orders(), context_manage_mode="compress", **LIMITS, summarizer=ScriptedSummarizer([FACTS]))
+    made = compress(orders(), **LIMITS, summarizer=ScriptedSummarizer([FACTS]))
     assert FACTS in snapshots(made.messages)[0]["content"]
     return made.messages
 
@@ -634,10 +581,7 @@ def test_failures_are_counted_chat_by_chat() -> None:
 @pytest.mark.slow
 def test_an_extract_that_saves_nothing_stands_in_for_nobody() -> None:
     """The failure is told as any other, and the messages are as they were."""
-
-    def summarizer(_request: object) -> str:
-        raise RuntimeError("down")
-
+    summarizer = make_failing()
     for size in range(40, 80):
         messages = [calls("c"), result("c", "漢字" * size)]
         options: Any = {"max_total_tokens": 1, "keep_recent_count": 0, "group_token_threshold": 64}
@@ -648,11 +592,7 @@ def test_an_extract_that_saves_nothing_stands_in_for_nobody() -> None:
 
 def test_calls_that_ask_nobody_are_no_success() -> None:
     """Between them it fails on."""
-
-    def summarizer(_request: object) -> str:
-        raise RuntimeError("down")
-
-    options: Any = {"max_total_tokens": 3_000, "summarizer": summarizer}
+    options: Any = {"max_total_tokens": 3_000, "summarizer": make_failing()}
     huge = [*orders(), user("And now?"), calls("c"), result("c", words(9_000))]
     for _ in range(4):
         assert not offload_context(orders(), **options).success
@@ -662,12 +602,8 @@ def test_calls_that_ask_nobody_are_no_success() -> None:
 
 def test_what_fits_waits_for_the_summarizer_however_often_it_fails() -> None:
     """Only the limit is worth an extract."""
-
-    def summarizer(_request: object) -> str:
-        raise RuntimeError("down")
-
     messages = [*chat(3), *agent_at_work(2, size=3_000)[1:]]
-    options: Any = {"max_total_tokens": 6_000, "summarizer": summarizer, "compact_ratio_threshold": 0.1}
+    options: Any = {"max_total_tokens": 6_000, "summarizer": make_failing(), "compact_ratio_threshold": 0.1}
     results = [offload_context(messages, **options) for _ in range(8)]
     assert not any(made.success or made.offline or made.over for made in results)
 
@@ -691,7 +627,7 @@ def test_a_later_summary_is_never_aimed_below_the_earlier_one() -> None:
     for size in range(0, 3_200, 400):
         messages = [*earlier, *chat(3)[1:], user("And now?"), calls("c"), result("c", words(size))]
         asked = ScriptedSummarizer([FACTS + "\n- All is well."])
-        made = offload_context(messages, context_manage_mode="compress", **LIMITS, summarizer=asked)
+        made = compress(messages, **LIMITS, summarizer=asked)
         assert all(request.target_tokens >= there for request in asked.requests)
         times.append(len(asked.requests))
         assert FACTS in snapshots(made.messages)[0]["content"]
@@ -702,7 +638,7 @@ def test_a_first_summary_is_no_scrap_of_what_it_stands_for() -> None:
     """A newest message that leaves next to no room has nothing asked for that would say next to nothing."""
     messages = [*chat(20), user("And now?"), calls("c"), result("c", words(5_700))]
     asked = ScriptedSummarizer()
-    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=6_000, summarizer=asked)
+    made = compress(messages, max_total_tokens=6_000, summarizer=asked)
     assert (made.messages, asked.requests) == (messages, [])
 
 
@@ -711,7 +647,7 @@ def test_older_messages_that_are_too_many_by_themselves_are_compressed_behind_a_
     for later."""
     messages = [*orders(), user("And now?"), calls("c"), result("c", words(4_000))]
     asked = ScriptedSummarizer([FACTS])
-    made = offload_context(messages, context_manage_mode="compress", **LIMITS, summarizer=asked)
+    made = compress(messages, **LIMITS, summarizer=asked)
     assert [request.target_tokens for request in asked.requests] == [1_000]
     assert made.over > 0
     assert made.tokens_after < 3_000 + 4_000 + 1_500
@@ -723,7 +659,7 @@ def test_a_snapshot_counts_all_messages_it_stands_for() -> None:
     for _ in range(4):
         new = chat(10)[1:]
         said += len(new)
-        state = offload_context([*state, *new], context_manage_mode="compress", max_total_tokens=1_000).messages
+        state = compress([*state, *new]).messages
         (snapshot,) = snapshots(state)
         assert f"[Stands for {said - 2} messages, " in snapshot["content"]
 
@@ -742,7 +678,7 @@ def test_without_a_store_no_file_and_no_tool_is_named() -> None:
         assert made.write_file_dict
         for word in ("file", "read_file", "grep", ".txt", "c1/", "compressed_group", *made.write_file_dict):
             assert word not in told
-    again = offload_context(made.messages, max_total_tokens=10, context_manage_mode="compact", keep_recent_count=0)
+    again = compact(made.messages, max_total_tokens=10, keep_recent_count=0)
     cut = [message for message in made.messages if "tokens, left out here" in str(message["content"])]
     assert cut
     assert [message for message in cut if message not in again.messages] == []
@@ -766,9 +702,7 @@ def test_an_archive_is_plain_text_in_which_grep_finds_what_was_said(tmp_path: Pa
     spoken = 'He said "call me at 5".\nПривет, 世界 — C:\\temp\\new'
     arguments = '{"city": "São Paulo", "note": "say \\"hi\\""}'
     messages = [user(spoken), calls("c1", arguments=arguments), result("c1", 'line one\nline "two"'), *chat(10)]
-    made = offload_context(
-        messages, context_manage_mode="compress", max_total_tokens=1_000, store_dir=tmp_path, chat_id="c1"
-    )
+    made = compress(messages, store_dir=tmp_path, chat_id="c1")
     ((path, text),) = made.write_file_dict.items()
     files = OffloadFiles(tmp_path, "c1")
     for said in ('said "call me', "世界", "C:\\temp\\new", '"city": "São Paulo"', '\\"hi\\"', 'line "two"'):
@@ -819,30 +753,21 @@ def test_auto_stops_where_compaction_is_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "limit", "compressed"),
+    ("size", "limit", "options", "compressed"),
     [
-        (0.75, 8_000, True),  # it does not fit
-        (0.75, 10_000, False),
-        (0.5, 10_000, True),  # it fits, and is more than half
+        (3_500, 8_000, {}, True),  # it does not fit
+        (3_500, 10_000, {}, False),
+        (2_600, 10_000, {}, True),  # it fits, and is more than three quarters
+        (3_500, 10_000, {"compact_ratio_threshold": 0.5}, True),
     ],
 )
-def test_auto_goes_on_where_compaction_is_not_enough(ratio: float, limit: int, compressed: bool) -> None:
+def test_auto_goes_on_where_compaction_is_not_enough(size: int, limit: int, options: Any, compressed: bool) -> None:
     """More than the given share is left, or it still does not fit."""
-    messages = [*chat(28), *agent_at_work(2, size=3_500)[1:]]
-    made = offload_context(messages, max_total_tokens=limit, compact_ratio_threshold=ratio)
-    assert 12_500 < made.tokens_before < 13_500
+    messages = [*chat(28), *agent_at_work(2, size=size)[1:]]
+    left = compact(messages, max_total_tokens=limit)
+    assert (left.over == 0, left.tokens_after > 0.75 * left.tokens_before) == (limit > 8_000, size < 3_000)
+    made = offload_context(messages, max_total_tokens=limit, **options)
     assert bool(snapshots(made.messages)) == compressed
-
-
-def test_auto_goes_on_at_more_than_three_quarters() -> None:
-    """Even if the messages fit by now."""
-    messages = [*chat(40), *agent_at_work(2, size=2_200)[1:]]
-    before = tokens_of(messages)
-    made = offload_context(messages, max_total_tokens=before - 1)
-    assert snapshots(made.messages)
-    kept = offload_context(messages, max_total_tokens=before - 1, context_manage_mode="compact")
-    assert kept.over == 0
-    assert kept.tokens_after > 0.75 * before
 
 
 def test_auto_compresses_the_compacted_messages_not_the_originals(tmp_path: Path) -> None:
@@ -1019,13 +944,7 @@ def test_a_snapshot_that_saves_little_of_the_messages_is_asked_for_again() -> No
 
     model = ScriptedSummarizer([long, short])
     talk = [message for number in range(8) for message in small_turn(number)] + [user("And now?")]
-    done = offload_context(
-        talk,
-        max_total_tokens=tokens_of(talk) - 1,
-        context_manage_mode="compress",
-        keep_recent_count=1,
-        summarizer=model,
-    )
+    done = compress(talk, max_total_tokens=tokens_of(talk) - 1, keep_recent_count=1, summarizer=model)
 
     assert (done.failure, len(model.requests)) == (None, 2)
     assert "hardly shorter than what it replaces" in model.requests[1].messages[-1]["content"]
@@ -1035,11 +954,3 @@ def test_a_snapshot_that_saves_little_of_the_messages_is_asked_for_again() -> No
 def small_turn(number: int) -> list[Message]:
     asked = calls(f"c{number}", arguments=f'{{"p": {number}}}')
     return [user(f"And parcel P-{number}00?"), asked, result(f"c{number}", "in depot"), answer("In the depot.")]
-
-
-def test_nobody_is_asked_for_what_could_not_be_shorter() -> None:
-    """A snapshot's frame is longer than the messages that it would replace."""
-    model = ScriptedSummarizer()
-    talk = [user("Hi."), answer("Hello."), user("And now?")]
-    done = offload_context(talk, max_total_tokens=20, keep_recent_count=1, summarizer=model)
-    assert (done.messages, done.failure, model.requests) == (talk, None, [])
