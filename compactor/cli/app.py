@@ -20,7 +20,7 @@ from memory.events import EventHook
 
 from .._interrupt import end_interrupted, remove_hook
 from ..config import CompactorConfig
-from . import archive_commands, mcp, serve, session_commands, worker
+from . import archive_commands, serve, session_commands, worker
 from . import replay as replays
 from .chat import Chat, add_system_message, describe_resumed, find_endpoint, open_memory
 from .demo import draw_screen, play_as_lines, play_on_screen, print_guarantees, print_summary, print_tables
@@ -253,7 +253,6 @@ app.add_typer(evaluate_command.app)
 app.add_typer(session_commands.app)
 app.add_typer(archive_commands.app)
 app.add_typer(serve.app)
-app.add_typer(mcp.app)
 app.add_typer(worker.app)
 
 

@@ -22,7 +22,7 @@ from memory.errors import NewerVersion, StoreDamaged
 from memory.journal import HISTORY_KINDS, CompactionRecord, history_of
 from memory.stores import Store
 
-from .health import list_active
+from .sessions import list_active
 from .terminal import make_one_line, make_table
 
 By = Literal["day", "role", "model"]

@@ -28,7 +28,6 @@ from . import exchange, sessions
 from .costs import make_cost_table, measure_costs
 from .events import make_event_table, read_events
 from .exchange import write_atomically
-from .health import examine_store, make_health_document, make_health_table
 from .sessions import describe_size, open_named, require_session
 from .terminal import CommandError, confirm, make_console, make_one_line, render_quantity
 
@@ -123,8 +122,8 @@ def check_health(
     """
     since = utc_now() - parse_age(active, "--active")
     with open_named(store) as opened:
-        found = examine_store(opened, since, rounds)
-    print_result(as_json, make_health_document(found), make_health_table(found))
+        found = sessions.examine_store(opened, since, rounds)
+    print_result(as_json, sessions.make_health_document(found), sessions.make_health_table(found))
     if not found.healthy:
         raise typer.Exit(1)
 

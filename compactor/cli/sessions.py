@@ -1,4 +1,4 @@
-"""Stored sessions: the store that a command names, the size of each session, and the parts of its next prompts."""
+"""Stored sessions: the store that a command names, the size and health of each session, and its next prompts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,11 +15,12 @@ from rich.table import Table
 from memory import Memory, stores
 from memory.messages import from_post
 from memory.references import make_range_reference
-from memory.stores import Extent, Store
+from memory.stores import Extent, SessionRow, Store
 from memory.stores.base import Order
 from memory.visibility import sees
 
 from ..events import escape_controls
+from ..health import Health, examine_session, sort_worst_first
 from ..inspector.views import find_roles
 from ..prompt.token_cache import get_token_cache
 from ..tokens import count_message, get_counter
@@ -28,6 +30,7 @@ from .terminal import CommandError, make_one_line, make_table, render_quantity
 _EXAMPLES = "sqlite:///chat.db or postgresql+psycopg://user@host/database"
 #: Longer tails are not counted: that would read all of them.
 MAX_COUNTED_ROUNDS = 10_000
+_PAGE = 500
 
 
 def open_named(url: str | None, *, write: bool = False, create: bool = False) -> closing[Store]:
@@ -110,6 +113,49 @@ def make_session_table(sizes: Sequence[Mapping[str, Any]]) -> Table | str:
 def format_time(moment: str) -> str:
     """Return a time stamp of the JSON document as people read it, in UTC."""
     return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def examine_store(store: Store, since: datetime, max_uncovered: int | None) -> Health:
+    """Return the health of the sessions that were written to after *since*."""
+    rows = [*list_active(store, since)]
+    found = (one for row in rows for one in examine_session(store, row, max_uncovered))
+    return Health(sessions=len(rows), worst=sort_worst_first(found))
+
+
+def list_active(store: Store, since: datetime | None) -> Iterator[SessionRow]:
+    """Yield the sessions that were written to after *since*, or all."""
+    after: str | None = None
+    while rows := store.list_sessions(after=after, limit=_PAGE, order="activity"):
+        for row in rows:
+            if since is not None and row.last_activity < since.replace(second=0, microsecond=0):
+                return
+            yield row
+        after = rows[-1].cursor
+
+
+def make_health_document(health: Health) -> dict[str, Any]:
+    worst = [asdict(one) | {"since": one.since and one.since.isoformat()} for one in health.worst]
+    counts = {name: getattr(health, name) for name in ("sessions", "behind", "failing", "circuits_open")}
+    return {"healthy": health.healthy, **counts, "worst": worst}
+
+
+def make_health_table(health: Health) -> Table | str:
+    if health.healthy:
+        return f"healthy: {render_quantity(health.sessions, 'session')} looked at"
+    rows = [
+        (
+            make_one_line(one.session),
+            make_one_line(one.role),
+            ", ".join(word for word, is_so in (("circuit open", one.circuit_open), ("behind", one.behind)) if is_so),
+            one.failures,
+            make_one_line(one.error or "", 60),
+            one.uncovered,
+        )
+        for one in health.worst
+    ]
+    title = f"{health.failing:,} failing, {health.circuits_open:,} with an open circuit, {health.behind:,} behind"
+    columns = ("session", "role", "state", "failures", "error", "uncovered rounds")
+    return make_table(columns, rows, title=f"{title}, of {render_quantity(health.sessions, 'session')}")
 
 
 def describe_session(

@@ -206,23 +206,8 @@ def test_only_what_is_old_and_asked_for_goes(store: Store, where: str) -> None:
     assert find_archived(where, "a") is find_archived(where, "new") is None
 
 
-HOSTILE = [
-    "",
-    "../../etc/passwd",
-    "a/b\\c:d*?",
-    "NUL",
-    "nul\0byte",
-    "half \ud800",
-    "Case",
-    "case",
-    "x" * 2_000,
-    "x" * 2_001,
-    "日本\u202e",
-    "a\x1b[2Jb\n",
-    "..\x1fx",
-    join_name("Acme", "x"),
-    join_name("acme", "x"),
-]
+HOSTILE = ["", "../../etc/passwd", "a/b\\c:d*?", "NUL", "nul\0byte", "half \ud800", "Case", "case", "x" * 2_000]
+HOSTILE += ["x" * 2_001, "日本\u202e", "a\x1b[2Jb\n", "..\x1fx", join_name("Acme", "x"), join_name("acme", "x")]
 
 
 def test_any_name_has_a_safe_object_of_its_own(where: str, tmp_path: Path) -> None:
@@ -293,26 +278,18 @@ def between(monkeypatch: pytest.MonkeyPatch, method: str, act: Callable[[], obje
 
 
 @pytest.mark.parametrize("method", ["write", "rename"])
-def test_what_is_written_meanwhile_is_not_lost(
-    store: Store, where: str, monkeypatch: pytest.MonkeyPatch, method: str
+@pytest.mark.parametrize(("reason", "left"), [("active", ["hello", "one more"]), ("gone", [])])
+def test_a_session_written_to_or_purged_meanwhile_is_not_archived(
+    store: Store, where: str, monkeypatch: pytest.MonkeyPatch, method: str, reason: str, left: list[str]
 ) -> None:
-    """The session stays whole, and no copy of it lies in the archive."""
+    """It stays whole, or is gone, and no copy of it lies in the archive."""
     memory = write(store, "s")
-    between(monkeypatch, method, lambda: memory.append({"role": "user", "content": "one more"}))
-    assert move(store, where) == ([], {"s": "active"})
-    assert [one["content"] for one in Memory("s", store=store).messages()] == ["hello", "one more"]
+    more = {"role": "user", "content": "one more"}
+    between(monkeypatch, method, lambda: memory.append(more) if left else store.purge("s"))
+    assert move(store, where) == ([], {"s": reason})
+    assert list(store.sessions()) == ["s"] * bool(left)
+    assert [one["content"] for one in Memory("s", store=store).messages()] == left
     assert names(where) == []
-
-
-@pytest.mark.parametrize("method", ["write", "rename"])
-def test_what_is_purged_meanwhile_is_gone(
-    store: Store, where: str, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    """The archive does not bring it back."""
-    write(store, "s")
-    between(monkeypatch, method, lambda: store.purge("s"))
-    assert move(store, where) == ([], {"s": "gone"})
-    assert (list(store.sessions()), names(where)) == ([], [])
 
 
 def test_what_is_purged_from_the_archive_meanwhile_stays_in_the_store(
@@ -330,7 +307,7 @@ def test_what_is_purged_from_the_archive_meanwhile_ends_no_run(
     store: Store, where: str, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """The unfinished object goes, too: that session is skipped, and the others are archived."""
-    for name in ("a", "b"):
+    for name in "ab":
         write(store, name)
     for kind in (archive_storage.LocalStorage, archive_storage.FsspecStorage):
         original = getattr(kind, method)
@@ -605,10 +582,7 @@ def test_an_open_memory_says_that_its_session_is_gone(store: Store, where: str) 
         restore_session(store, where, "s")
     assert move(store, where) == ([], {"s": "name_taken"})
     restore_session(store, where, "s", "old")
-    assert [Memory(name, store=store).conversation.rounds[0].user_query for name in ("old", "s")] == [
-        "hello",
-        "another",
-    ]
+    assert [Memory(one, store=store).conversation.rounds[0].user_query for one in ("old", "s")] == ["hello", "another"]
 
 
 def test_a_session_that_could_not_be_restored_stays(store: Store, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -683,6 +657,19 @@ def free(store: Store) -> None:
     store.release("s", archive._LEASE, "test")
 
 
+def finish(store: Store, where: Path, log: list[tuple[Any, ...]], *, restoring: bool) -> None:
+    """Have the next run do what was interrupted; then the session is in the store, as it was."""
+    if "s" in store.sessions():
+        assert letters(store) == log
+    free(store)
+    if not restoring and "s" in store.sessions():
+        assert move(store, where) == (["s"], {})
+        assert [path.name for path in where.rglob("*.part")] == []
+    if "s" not in store.sessions():
+        restore_session(store, where, "s")
+    assert letters(store) == log
+
+
 @pytest.mark.parametrize("restoring", [False, True], ids=["archive", "restore"])
 def test_a_fault_at_any_step_loses_nothing(
     sqlite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restoring: bool
@@ -703,16 +690,8 @@ def test_a_fault_at_any_step_loses_nothing(
                 restore_session(sqlite, where, "s") if restoring else move(sqlite, where)
             except StoreFull as error:
                 told = str(error)
-            done = len(passed) < step
-        if "s" in sqlite.sessions():
-            assert letters(sqlite) == log
-        free(sqlite)
-        if not restoring and "s" in sqlite.sessions():
-            assert move(sqlite, where) == (["s"], {})
-        if "s" not in sqlite.sessions():
-            restore_session(sqlite, where, "s")
-        assert letters(sqlite) == log
-        if done:
+        finish(sqlite, where, log, restoring=restoring)
+        if len(passed) < step:
             break
     assert step > 10
     assert "no session was lost" in told
@@ -740,15 +719,7 @@ def test_a_kill_at_any_moment_loses_nothing(
                 os._exit(0)
         status = os.waitpid(child, 0)[1]
         killed += os.WIFSIGNALED(status)
-        if "s" in sqlite.sessions():
-            assert letters(sqlite) == log
-        free(sqlite)
-        if not restoring and "s" in sqlite.sessions():
-            assert move(sqlite, where) == (["s"], {})
-            assert [path.name for path in where.rglob("*.part")] == []
-        if "s" not in sqlite.sessions():
-            restore_session(sqlite, where, "s")
-        assert letters(sqlite) == log
+        finish(sqlite, where, log, restoring=restoring)
         if not os.WIFSIGNALED(status):
             break
     assert killed > 10
@@ -993,15 +964,8 @@ def test_nothing_of_a_purged_tenant_is_left_in_an_archive(store: Store, where: s
     assert purge_archived_tenant(where, "acme") == 3
     assert names(where, tenant="acme") == storage.list_keys(archive_object.hash_name("acme")) == []
     assert len(names(where)) == 6
-    assert {path.name for path in (tmp_path / "files").iterdir()} == {
-        "acme0",
-        "acmes0",
-        "acmes1",
-        "acmes2",
-        "0",
-        "1",
-        "2",
-    }
+    left_alone = {"acme0", "acmes0", "acmes1", "acmes2", "0", "1", "2"}
+    assert {path.name for path in (tmp_path / "files").iterdir()} == left_alone
     for tenant in ("", "a/b"):
         with pytest.raises(ConfigError):
             purge_archived_tenant(where, tenant)
@@ -1023,10 +987,7 @@ def test_archived_sessions_expire_by_age_and_tenant(store: Store, where: str) ->
         write(store, name, at=NOON + days * DAY)
     move(store, where)
     assert expire_archive(where, 100 * DAY, now=LATER) == []
-    assert (
-        expire_archive(where, 98 * DAY, now=LATER, tenant="acme")
-        == [join_name("acme", "a"), join_name("acme", "b")][:2]
-    )
+    assert expire_archive(where, 98 * DAY, now=LATER, tenant="acme") == [join_name("acme", "a"), join_name("acme", "b")]
     assert expire_archive(where, 97 * DAY, now=LATER) == ["c"]
     assert names(where) == []
 
