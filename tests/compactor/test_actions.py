@@ -66,10 +66,7 @@ def under_done(summary: str) -> list[str]:
 def test_results_out_of_order_go_to_their_calls() -> None:
     """By id, also in a later round."""
     first = done(calls(("a", "look", {"at": "door"}), ("b", "look", {"at": "gate"})), result("b", "it is shut"))
-    assert lines_of(first, done(result("a", "it is open"))) == [
-        "look(door) → it is open",
-        "look(gate) → it is shut",
-    ]
+    assert lines_of(first, done(result("a", "it is open"))) == ["look(door) → it is open", "look(gate) → it is shut"]
 
 
 def test_an_id_that_is_used_again_means_the_newest_call() -> None:

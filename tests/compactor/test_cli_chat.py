@@ -85,12 +85,7 @@ def test_what_is_said_is_answered_and_remembered(server: ModelServer) -> None:
     done = chat(server, "count", "go on", "/quit", "never read", options=("--system", "Be brief."))
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[1:] == ["One sheep.", "Two."]
-    assert sent(server) == [
-        ("system", "Be brief."),
-        ("user", "count"),
-        ("assistant", "One sheep."),
-        ("user", "go on"),
-    ]
+    assert sent(server) == [("system", "Be brief."), ("user", "count"), ("assistant", "One sheep."), ("user", "go on")]
     assert {request.body["model"] for request in server.requests} == {"m-1"}
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
 

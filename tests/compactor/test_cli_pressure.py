@@ -21,13 +21,7 @@ from memory import Memory
 
 (ROLE,) = INCIDENT.agents
 LENGTH = INCIDENT.length
-STRATEGIES = [
-    "offload_large",
-    "drop(heartbeat)",
-    "compress_tool_runs",
-    "compact_rounds",
-    "compress_tool_runs(current)",
-]
+STRATEGIES = ["offload_large", "drop(heartbeat)", "compress_tool_runs", "compact_rounds", "compress_tool_runs(current)"]
 
 
 @pytest.fixture(autouse=True)

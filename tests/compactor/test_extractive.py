@@ -434,9 +434,7 @@ small_talk = st.lists(
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
-    small_talk,
-    st.sampled_from([(0, 0), (1, 0), (2, 1), (4, 2), (5, 3)]),
-    st.sampled_from([1000, 100, 50, 10, None]),
+    small_talk, st.sampled_from([(0, 0), (1, 0), (2, 1), (4, 2), (5, 3)]), st.sampled_from([1000, 100, 50, 10, None])
 )
 def test_no_summary_of_a_small_talk_is_refused(
     talk: list[tuple[str, bool, list[str], bool]], when: tuple[int, int], target: int | None

@@ -27,19 +27,7 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_server import (
-    Answer,
-    ModelServer,
-    completion,
-    drip,
-    drop,
-    drop_midway,
-    flood,
-    html,
-    ok,
-    reply,
-    status,
-)
+from model_server import Answer, ModelServer, completion, drip, drop, drop_midway, flood, html, ok, reply, status
 
 from compactor import OpenAISummarizer, SummarizerError, Summary, SummaryRequest
 from compactor.summarizers import response_limits as limits
@@ -112,12 +100,7 @@ def test_extra_wins_over_every_choice_made_here(server: ModelServer) -> None:
     """Who knows the endpoint better can force a parameter, known to the client or not."""
     extra = {"max_completion_tokens": 9, "temperature": 1, "extra_body": {"num_ctx": 8192}}
     with OpenAISummarizer(
-        "m",
-        base_url=server.base_url,
-        max_output_tokens=500,
-        temperature=0,
-        reasoning_effort="low",
-        extra=extra,
+        "m", base_url=server.base_url, max_output_tokens=500, temperature=0, reasoning_effort="low", extra=extra
     ) as summarizer:
         summarizer(REQUEST)
     body = server.requests[0].body
@@ -308,11 +291,7 @@ FAILURES: dict[str, tuple[Answer, str]] = {
 
 @pytest.mark.parametrize(("answer", "message"), FAILURES.values(), ids=FAILURES)
 def test_every_failure_is_one_error_that_names_the_remedy(
-    server: ModelServer,
-    summarizer: OpenAISummarizer,
-    caplog: pytest.LogCaptureFixture,
-    answer: Answer,
-    message: str,
+    server: ModelServer, summarizer: OpenAISummarizer, caplog: pytest.LogCaptureFixture, answer: Answer, message: str
 ) -> None:
     """The endpoint is asked once; neither key nor conversation shows, in the traceback or the log; the next call works."""
     caplog.set_level(logging.INFO)

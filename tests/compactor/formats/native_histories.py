@@ -29,8 +29,7 @@ def come_back(module: Any, messages: list[Item]) -> Any:
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=12)
 TEXTS = st.one_of(
-    WORDS.filter(str.strip),
-    st.integers(20, 900).map(lambda count: "The build fails on line 4711 again. " * count),
+    WORDS.filter(str.strip), st.integers(20, 900).map(lambda count: "The build fails on line 4711 again. " * count)
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | WORDS,
@@ -292,9 +291,7 @@ def gemini_histories(draw: st.DrawFn) -> tuple[list[Item], Any]:
         signed = {signature: "c2ln"} if draw(st.booleans()) else {}
         ran: list[Item] = [
             {"executableCode" if camel else "executable_code": {"language": "PYTHON", "code": "print(1)"}},
-            {
-                "codeExecutionResult" if camel else "code_execution_result": {"outcome": "OUTCOME_OK", "output": "1"},
-            },
+            {"codeExecutionResult" if camel else "code_execution_result": {"outcome": "OUTCOME_OK", "output": "1"}},
         ]
         contents.append({"role": "model", "parts": [*draw(st.sampled_from([[], ran])), {"text": draw(TEXTS)} | signed]})
     contents.append({"role": "user", "parts": [{"text": "And now?"}]})

@@ -22,16 +22,7 @@ from native_histories import (
 )
 from provider_rules import check_anthropic, check_gemini, check_responses
 
-from compactor import (
-    CompactionFailed,
-    ContextCompactor,
-    Memory,
-    compact_rounds,
-    compose,
-    drop,
-    formats,
-    offload_large,
-)
+from compactor import CompactionFailed, ContextCompactor, Memory, compact_rounds, compose, drop, formats, offload_large
 from compactor.formats import anthropic, gemini, responses
 
 Item = dict[str, Any]

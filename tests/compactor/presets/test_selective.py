@@ -157,11 +157,7 @@ def test_rules_are_applied_in_order_as_far_as_needed() -> None:
     compactor, executor, _ = on_command(memory, max_token=100, fallback_to_full_summary=False)
     executor.run_all()
 
-    assert shown(memory) == [
-        "You are terse.",
-        *turns(5, 6, results_from=7),
-        *turns(7, 9),
-    ]
+    assert shown(memory) == ["You are terse.", *turns(5, 6, results_from=7), *turns(7, 9)]
     strategies = [event.strategy for event in of_kind(compactor.events, Reduced)]
     assert list(dict.fromkeys(strategies)) == ["drop(tool_result)", "drop(assistant)", "drop(user)"]
     assert memory.reload("r1.p2") == words(100)
