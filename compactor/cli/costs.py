@@ -116,13 +116,9 @@ def _find_spent(entries: list[Entry]) -> Iterator[tuple[Entry, Spending]]:
                 else:
                     usage, model = reduction.usage, reduction.model
             case EventRecorded(facts=facts):
-                counts = facts.get("usage")
-                usage = {
-                    name: count
-                    for name, count in (counts.items() if isinstance(counts, Mapping) else ())
-                    if isinstance(name, str) and type(count) is int and count >= 0
-                }
-                model = facts.get("model")
+                model, told = facts.get("model"), facts.get("usage")
+                counts = told.items() if isinstance(told, Mapping) else ()
+                usage = {name: n for name, n in counts if isinstance(name, str) and type(n) is int and n >= 0}
         if usage:
             yield entry, Spending(entry.created_at, record.role, model if isinstance(model, str) else "", usage)  # type: ignore[union-attr]
 

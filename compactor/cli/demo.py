@@ -99,10 +99,8 @@ def draw_screen(demo: Demo, count: int, console: Console, height: int) -> Group:
         _clip(f"User: {make_one_line(asked)}", "default"),
         Columns([_draw_side(demo, name, width // 2, spare - plot) for name in _STYLES], padding=0),
     ]
-    series = [
-        (name, style, [*agent.longest])
-        for (name, style), agent in zip(_STYLES.items(), _choose_focus(demo), strict=True)
-    ]
+    sides = zip(_STYLES.items(), _choose_focus(demo), strict=True)
+    series = [(name, style, [*agent.longest]) for (name, style), agent in sides]
     what = f"longest prompt in tokens, rounds 1-{count}"
     ascii_only = console.options.ascii_only
     lines += draw_plot(what, (series[0], series[1]), count, width, plot, ascii_only=ascii_only)

@@ -92,10 +92,8 @@ def _describe(entry: Entry, number_of: Callable[[str], int]) -> dict[str, Any]:
         case ReductionWithdrawn():
             event["rounds"] = refer_range(record)
         case PostPinned():
-            event |= {
-                "what": "pinned" if record.pinned else "unpinned",
-                "rounds": refer(record.round_id, record.number),
-            }
+            event["what"] = "pinned" if record.pinned else "unpinned"
+            event["rounds"] = refer(record.round_id, record.number)
         case RoundUndone(round_id=one):
             event["rounds"] = make_range_reference(number := entry.round or number_of(one), number)
         case PostRedacted():

@@ -1,4 +1,4 @@
-"""Export of a session from a store to a JSONL file, and import from there. Each is complete or changes nothing."""
+"""Files that are complete or not there, and a session's import from one, which is complete or changes nothing."""
 
 from __future__ import annotations
 
@@ -12,28 +12,16 @@ from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
-from memory.stores import Store
-from memory.transfer.jsonl import Imported, export_session, read_session
+from memory.transfer.jsonl import Imported, read_session
 from memory.transfer.state_dict import append_session, refuse_existing
 
 from .sessions import open_named
 from .terminal import CommandError, make_one_line
 
 
-def export(store: Store, session: str, to: str, *, force: bool) -> int:
-    """Write *session* to the file *to* (``-``: standard output) and return its number of entries.
-
-    The file appears when it is complete. Only *force* overwrites an existing one.
-    """
-    if to == "-":
-        return export_session(store, session, sys.stdout)
-    with write_atomically(to, "give another path by --to", force=force) as file:
-        return export_session(store, session, file)
-
-
 @contextmanager
 def write_atomically(path: str, remedy: str, *, force: bool = True) -> Iterator[TextIO]:
-    """Provide a file that is renamed to *path* at the end. Only its owner may read it.
+    """Provide a file that is renamed to *path* at the end. Only its owner may read it; only *force* overwrites another.
 
     Raises ``CommandError`` with the *remedy* if it cannot be written.
     """

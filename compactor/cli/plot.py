@@ -39,14 +39,9 @@ def draw_plot(
         )
         for column in range(max(1, width - _LABEL))
     ]
+    labels = {0: f"{'0':>{_LABEL - 2}} ", height - 1: f"{top:>{_LABEL - 2},} "}
     for row in reversed(range(height)):
-        label = (
-            f"{top:>{_LABEL - 2},} "
-            if row == height - 1
-            else f"{'0':>{_LABEL - 2}} "
-            if row == 0
-            else " " * (_LABEL - 1)
-        )
+        label = labels.get(row, " " * (_LABEL - 1))
         line = Text(label + ("|" if ascii_only else "┤" if label.strip() else "│"), style="default", no_wrap=True)
         for column in columns:
             filled = [(min(8, eighths - 8 * row), index) for eighths, index in column if eighths > 8 * row]

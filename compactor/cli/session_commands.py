@@ -18,16 +18,17 @@ from memory import CompactedMessage, Memory, expire, list_expired, purge_tenant
 from memory.arguments import ConfigError
 from memory.rounds import utc_now
 from memory.transfer.archive import expire_archive, purge_archived_tenant, purge_session
+from memory.transfer.jsonl import export_session
 
 from ..config import CompactorConfig
 from ..difference import compare
 from ..events import escape_controls
 from ..inspector.page import make_offline_page
 from ..presets import expire_files
-from . import exchange, sessions
+from . import sessions
 from .costs import make_cost_table, measure_costs
 from .events import make_event_table, read_events
-from .exchange import write_atomically
+from .exchange import import_into, write_atomically
 from .sessions import describe_size, open_named, require_session
 from .terminal import CommandError, confirm, make_console, make_one_line, render_quantity
 
@@ -247,12 +248,13 @@ def export(
         raise CommandError("--json would mix with the session's lines; pass --to FILE, or leave --json out")
     with open_named(store) as opened:
         require_session(opened, session)
-        entries = exchange.export(opened, session, to, force=force)
-    if to != "-":
-        document = {"session": session, "entries": entries, "file": to}
-        print_result(
-            as_json, document, make_one_line(f"{render_quantity(entries, 'entry', 'entries')} written to {to}")
-        )
+        if to == "-":
+            export_session(opened, session, sys.stdout)
+            return
+        with write_atomically(to, "give another path by --to", force=force) as written:
+            entries = export_session(opened, session, written)
+    shown = make_one_line(f"{render_quantity(entries, 'entry', 'entries')} written to {to}")
+    print_result(as_json, {"session": session, "entries": entries, "file": to}, shown)
 
 
 @app.command("import", short_help="Read a session from a JSONL file.")
@@ -270,11 +272,9 @@ def import_session(
 
     JSON: {"session", "entries"}.
     """
-    session, entries = exchange.import_into(store, file, name)
-    document = {"session": session, "entries": entries}
-    print_result(
-        as_json, document, make_one_line(f"{render_quantity(entries, 'entry', 'entries')} read; session {session}")
-    )
+    session, entries = import_into(store, file, name)
+    shown = make_one_line(f"{render_quantity(entries, 'entry', 'entries')} read; session {session}")
+    print_result(as_json, {"session": session, "entries": entries}, shown)
 
 
 @app.command("purge", short_help="Erase a session.")

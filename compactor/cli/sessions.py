@@ -179,14 +179,8 @@ def read_texts(memory: Memory, first: int, last: int) -> list[dict[str, Any]]:
     rounds = memory.conversation.rounds
     if last > len(rounds):
         raise CommandError(f"there is no round {max(first, len(rounds) + 1)}; this session has {len(rounds)}")
-    return [
-        {
-            "round": number,
-            "state": rounds[number - 1].state,
-            "text": memory.reload(make_range_reference(number, number)),
-        }
-        for number in range(first, last + 1)
-    ]
+    texts = ((number, memory.reload(make_range_reference(number, number))) for number in range(first, last + 1))
+    return [{"round": number, "state": rounds[number - 1].state, "text": text} for number, text in texts]
 
 
 def _describe_role(memory: Memory, role: str, model: str, *, summary: bool) -> dict[str, Any]:

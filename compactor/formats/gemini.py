@@ -281,10 +281,8 @@ def _read(part: Block) -> list[Block] | Block | None:
     for key, value in (("inline_data", "data"), ("file_data", "file_uri")):
         blob = _get(part, key)
         if isinstance(blob, dict):
-            media_type, given = (
-                str(blob.get("mime_type", blob.get("mimeType", ""))),
-                blob.get(value, blob.get("fileUri")),
-            )
+            media_type = str(blob.get("mime_type", blob.get("mimeType", "")))
+            given = blob.get(value, blob.get("fileUri"))
             if isinstance(given, str):
                 return [_read_media(media_type, given, is_inline=key == "inline_data")]
     return None

@@ -192,15 +192,8 @@ class SummarizerStats:
             share = self.cached_share
             tried = f"; {share:.0%} of the agent's prompt came from the cache" if share is not None else ""
             asks = f"with a transcript{tried}"
-        answers = [
-            f"{name} {tokens:,.0f} tokens"
-            for name, tokens in (
-                ("all notes", self.full),
-                ("changes of them", self.edits),
-                ("notes on new rounds", self.addition),
-            )
-            if tokens is not None
-        ]
+        lengths = {"all notes": self.full, "changes of them": self.edits, "notes on new rounds": self.addition}
+        answers = [f"{name} {tokens:,.0f} tokens" for name, tokens in lengths.items() if tokens is not None]
         if self.thoughts is not None and self.thoughts >= MIN_THOUGHTS:
             answers.append(f"thinks {self.thoughts:,.0f} tokens per answer")
         if self.asked_for_changes:

@@ -12,12 +12,7 @@ from .base import SummarizerError
 from .extractive import ExtractiveSummarizer
 
 #: Settings that say nothing without a model.
-_NEEDS_MODEL = (
-    "summarizer_provider",
-    "summarizer_base_url",
-    "summarizer_api_key_env",
-    "summarizer_provider_compaction",
-)
+_NEEDS_MODEL = ("provider", "base_url", "api_key_env", "provider_compaction")
 #: The newest of each settings, for all compactors that have them.
 _shared: dict[tuple[object, ...], Any] = {}
 
@@ -33,10 +28,10 @@ def find_summarizer(config: CompactorConfig) -> Any:
     if provider == "extractive":
         return ExtractiveSummarizer()
     if not model:
-        given = [name for name in _NEEDS_MODEL if name in config.model_fields_set and getattr(config, name)]
-        if given:
-            fault = f"is missing: compaction.{given[0].replace('_', '.', 1)} is set; name a model, or remove that"
-            raise ConfigError(("compaction.summarizer.model", fault))
+        for name in _NEEDS_MODEL:
+            if f"summarizer_{name}" in config.model_fields_set and getattr(config, f"summarizer_{name}"):
+                fault = f"is missing: compaction.summarizer.{name} is set; name a model, or remove that"
+                raise ConfigError(("compaction.summarizer.model", fault))
         return ExtractiveSummarizer()
     from . import AnthropicSummarizer, GeminiSummarizer, OpenAISummarizer
 

@@ -290,10 +290,8 @@ def _parse(
         sets = (word for run in runs for word in run if isinstance(word, frozenset) and word is not runs[0][anchor])
         needed = tuple(sorted(sets, key=len))  # who looks it up has the anchor; the rarest word tells most
         only_marked = marks if cue.startswith("?") else frozenset()
-        yield (
-            _Phrase(kind, tests, tuple(later), begins, body.endswith("$"), only_marked, needed, anchor),
-            runs[0][anchor],
-        )
+        phrase = _Phrase(kind, tests, tuple(later), begins, body.endswith("$"), only_marked, needed, anchor)
+        yield phrase, runs[0][anchor]
 
 
 def _choose_optional(parts: Sequence[str]) -> list[list[str]]:

@@ -161,14 +161,11 @@ def _name(reason: object) -> str:
 
 def _read_tools(tools: Sequence[Any]) -> list[Any]:
     """Return *tools* as Gemini takes them, also if they were described for OpenAI."""
-    functions = [tool["function"] for tool in tools if isinstance(read_field(tool, "function"), Mapping)]
-    made = [
-        {
-            "name": one.get("name"),
-            "description": one.get("description"),
-            "parameters_json_schema": one.get("parameters"),
-        }
-        for one in functions
-    ]
-    rest = [tool for tool in tools if not isinstance(read_field(tool, "function"), Mapping)]
+    keys = {"name": "name", "description": "description", "parameters_json_schema": "parameters"}
+    made, rest = list[Any](), list[Any]()
+    for tool in tools:
+        if isinstance(function := read_field(tool, "function"), Mapping):
+            made.append({name: function.get(key) for name, key in keys.items()})
+        else:
+            rest.append(tool)
     return [*rest, {"function_declarations": made}] if made else rest

@@ -255,14 +255,8 @@ class ModelSummarizer(ABC):
         return copy_with(summary, usage=add_usage(usage, summary.usage), continued=continued)
 
     def _answer(self, client: Any, limit: Limit, arguments: Arguments, *, again: bool = False) -> Summary:
-        return self._call(
-            client,
-            self._METHOD,
-            limit,
-            arguments,
-            self._read,
-            timeout=limit.get_seconds_left() if again else self._timeout,
-        )
+        timeout = limit.get_seconds_left() if again else self._timeout
+        return self._call(client, self._METHOD, limit, arguments, self._read, timeout=timeout)
 
     def _call(
         self,

@@ -120,12 +120,8 @@ def evaluate(
         metered.max_spend = max_spend
         metered.file = ResponseCache(_choose_answers_path(answers, to_json, to_html), read_only=dry_run)
     hooks = make_event_hooks(log)
-    runner = EvaluationRunner(
-        config,
-        getattr(strategies, strategy),
-        metered or ExtractiveSummarizer(),
-        (*hooks, *([metered.record_event] if metered else [])),
-    )
+    all_hooks = [*hooks, metered.record_event] if metered else hooks
+    runner = EvaluationRunner(config, getattr(strategies, strategy), metered or ExtractiveSummarizer(), all_hooks)
     if dry_run:
         _print_cost(metered, runner, sources)
         return

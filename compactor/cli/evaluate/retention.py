@@ -33,15 +33,8 @@ from ...summarizers.results import read_json
 from ...summarizers.sentences import keep_letters, split_sentences
 
 #: Kinds of what is said, with their names for people.
-KINDS = {
-    "ids": "ids",
-    "numbers": "numbers",
-    "paths": "paths",
-    "instructions": "instructions",
-    "prohibitions": "prohibitions",
-    "outcomes": "tool outcomes",
-    "newest": "newest values",
-}
+KINDS = {one: one for one in ("ids", "numbers", "paths", "instructions", "prohibitions")}
+KINDS |= {"outcomes": "tool outcomes", "newest": "newest values"}
 
 #: Words of a summary among which everything that belongs to one thing must stand.
 WINDOW = 40

@@ -95,21 +95,13 @@ class OffloadResult:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        return {
-            "write_file_dict": dict(self.write_file_dict),
-            "tokens_before": self.tokens_before,
-            "tokens_after": self.tokens_after,
-            "over": self.over,
-        }
+        sizes = {name: getattr(self, name) for name in ("tokens_before", "tokens_after", "over")}
+        return {"write_file_dict": dict(self.write_file_dict), **sizes}
 
     def to_dict(self) -> dict[str, Any]:
         """Return ReMe's response as plain JSON: ``success``, ``answer``, ``messages`` and ``metadata``."""
-        return {
-            "success": self.success,
-            "answer": self.answer,
-            "messages": deepcopy(self.messages),
-            "metadata": self.metadata,
-        }
+        said = {"success": self.success, "answer": self.answer, "messages": deepcopy(self.messages)}
+        return said | {"metadata": self.metadata}
 
 
 def offload_context(
