@@ -295,7 +295,7 @@ class Work:
             is_addition = shown is None and previous is not None
             accepted = self._ask_until_accepted(request, source, accept, span, is_addition=is_addition)
         summary = accepted.summary
-        self.origin, self.major = Origin(digest, CHECKS, self.strategy), major or self.major
+        self.origin, self.major = Origin(digest, tuple(CHECKS), self.strategy), major or self.major
         if not is_kept and self.journal is not None:
             self.keep(accepted.said, summary, becomes(summary) if becomes is not None else None, request.kind)
         self.reused = is_kept and not self.requests

@@ -52,23 +52,23 @@ from ..summarizers.content import (
 from ..tokens import TokenCounter
 from .prohibitions import find_missing
 
-#: The names of all checks, in their order.
-CHECKS = (
-    "not_text",
-    "empty",
-    "malformed",
-    "greeting",
-    "echo",
-    "markup",
-    "larger",
-    "no_progress",
-    "oversized",
-    "cut_off",
-    "first_person",
-    "hollow",
-    "invented",
-    "forgets_previous",
-)
+#: All checks in their order, each with what an answer that failed it was.
+CHECKS = {
+    "not_text": "the answer was not text",
+    "empty": "the answer was empty",
+    "malformed": "the answer did not have the requested form",
+    "greeting": "the answer replied to the conversation instead of summarizing it",
+    "echo": "the answer mostly copied the conversation",
+    "markup": "the answer contained tags of the request",
+    "larger": "the answer was longer than what it should replace",
+    "no_progress": "the answer saved too little",
+    "oversized": "the answer was over twice the requested length",
+    "cut_off": "the answer ended in the middle",
+    "first_person": "the answer spoke as the assistant, and agents repeat that to users",
+    "hollow": "the answer contained next to nothing of its source",
+    "invented": "the answer named things that its source does not contain",
+    "forgets_previous": "the answer lost too much of the summary before it",
+}
 #: Converts an answer in another form to a summary; raises ``SummaryRejected`` if it cannot.
 AnswerParser = Callable[[str], Summary]
 

@@ -5,23 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: Why a summary was refused, by check.
-CHECKS = {
-    "not_text": "the answer was not text",
-    "empty": "the answer was empty",
-    "malformed": "the answer did not have the requested form",
-    "greeting": "the answer replied to the conversation instead of summarizing it",
-    "echo": "the answer mostly copied the conversation",
-    "markup": "the answer contained tags of the request",
-    "larger": "the answer was longer than what it should replace",
-    "no_progress": "the answer saved too little",
-    "oversized": "the answer was over twice the requested length",
-    "cut_off": "the answer ended in the middle",
-    "first_person": "the answer spoke as the assistant, and agents repeat that to users",
-    "hollow": "the answer contained next to nothing of its source",
-    "invented": "the answer named things that its source does not contain",
-    "forgets_previous": "the answer lost too much of the summary before it",
-}
+from ..acceptance.checks import CHECKS
+
 #: Why a compactor did nothing, by reason.
 SKIPS = {
     "disabled": "it is disabled",

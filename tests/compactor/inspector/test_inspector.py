@@ -14,8 +14,7 @@ from command_line import run
 from stored_sessions import offload, session, summarise, url_of
 
 from compactor import CompactorConfig, ContextCompactor, Memory, Skip, SummaryRequest, UnknownReference, compose
-from compactor.acceptance import checks
-from compactor.inspector.explanations import CHECKS, SKIPS, describe_event
+from compactor.inspector.explanations import SKIPS, describe_event
 from compactor.inspector.page import FILES, make_offline_page, read_file
 from compactor.inspector.views import STATES, VIEWS, Inspection, describe_session
 from compactor.testing import FakeClock
@@ -209,8 +208,7 @@ def test_refused_summaries_say_why(shop: Memory) -> None:
     assert "Tries again in 4 s." in inspection.list_decisions()[0].text
 
 
-def test_every_check_and_every_reason_to_do_nothing_has_words() -> None:
-    assert set(CHECKS) == set(checks.CHECKS)
+def test_every_reason_to_do_nothing_has_words() -> None:
     assert set(SKIPS) == set(Skip)
 
 
