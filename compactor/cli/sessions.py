@@ -142,17 +142,11 @@ def make_health_document(health: Health) -> dict[str, Any]:
 def make_health_table(health: Health) -> Table | str:
     if health.healthy:
         return f"healthy: {render_quantity(health.sessions, 'session')} looked at"
-    rows = [
-        (
-            make_one_line(one.session),
-            make_one_line(one.role),
-            ", ".join(word for word, is_so in (("circuit open", one.circuit_open), ("behind", one.behind)) if is_so),
-            one.failures,
-            make_one_line(one.error or "", 60),
-            one.uncovered,
-        )
-        for one in health.worst
-    ]
+    rows = []
+    for one in health.worst:
+        state = ", ".join(word for word, is_so in (("circuit open", one.circuit_open), ("behind", one.behind)) if is_so)
+        session, role, error = make_one_line(one.session), make_one_line(one.role), make_one_line(one.error or "", 60)
+        rows.append((session, role, state, one.failures, error, one.uncovered))
     title = f"{health.failing:,} failing, {health.circuits_open:,} with an open circuit, {health.behind:,} behind"
     columns = ("session", "role", "state", "failures", "error", "uncovered rounds")
     return make_table(columns, rows, title=f"{title}, of {render_quantity(health.sessions, 'session')}")

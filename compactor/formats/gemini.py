@@ -146,12 +146,9 @@ def _spell(block: Block, form: str) -> Block:
     if form != CAMEL:
         return block
     respelled = {_SPELLINGS.get(key, key): value for key, value in block.items()}
-    return {
-        key: {_SPELLINGS.get(inner, inner): one for inner, one in value.items()}
-        if key in ("inlineData", "fileData")
-        else value
-        for key, value in respelled.items()
-    }
+    for key in respelled.keys() & {"inlineData", "fileData"}:
+        respelled[key] = {_SPELLINGS.get(inner, inner): one for inner, one in respelled[key].items()}
+    return respelled
 
 
 def _find_form(block: Block) -> str:

@@ -162,10 +162,7 @@ def split_clauses(sentence: str) -> Iterator[str]:
             quoted = not quoted
         elif not depth and not quoted:
             end = mark.end()
-            if (
-                _measure_width(sentence[start:end]) >= _CLAUSE
-                and _measure_width(sentence[end : end + _CLAUSE]) >= _CLAUSE
-            ):
+            if min(map(_measure_width, (sentence[start:end], sentence[end : end + _CLAUSE]))) >= _CLAUSE:
                 yield sentence[start:end]
                 start = end + (sentence[end] == " ")
     yield sentence[start:]

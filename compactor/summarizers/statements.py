@@ -255,7 +255,8 @@ def _split_rules(sentence: str, listed: bool) -> Iterator[tuple[str, bool]]:
     for clause in split_clauses(sentence):
         for piece in (clause,) if len(clause) <= _SENTENCE else wrap(clause, _SENTENCE):
             is_rule = (strength if piece == sentence else rate_instruction(piece)) > 0  # a sentence is often one clause
-            whole = f"{before} {piece}" if is_rule and before and has_reason(piece) else piece
+            # A consequence of the clause before it: "so I prefer ...".
+            whole = f"{before} {piece}" if is_rule and before and _compile_first_words("so").match(piece) else piece
             if before and whole == piece:
                 yield before, False
             before = "" if is_rule else piece
@@ -272,11 +273,6 @@ def without_padding(clause: str) -> str:
     while (match := phrases.match(read, start)) and len(read) - match.end() >= _MIN_REST:
         start = match.end()
     return clause[start:]
-
-
-def has_reason(clause: str) -> bool:
-    """Return whether *clause* gives a consequence of the clause before it: "so I prefer ..."."""
-    return _compile_first_words("so").match(clause) is not None
 
 
 def without_link(clause: str) -> str:

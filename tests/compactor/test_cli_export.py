@@ -99,7 +99,7 @@ def test_an_export_that_breaks_off_leaves_no_file(url: str, tmp_path: Path, monk
         stream.write("half a li")
         raise StoreError("the server went away")
 
-    monkeypatch.setattr("compactor.cli.exchange.export_session", broken)
+    monkeypatch.setattr("compactor.cli.session_commands.export_session", broken)
     before = set(tmp_path.iterdir())
     assert refusal(run("export", "shop", "--store", url, "--to", file, "--force")) == "the server went away"
     assert file.read_text(encoding="utf-8") == "mine"
@@ -113,7 +113,7 @@ def test_a_file_that_somebody_made_meanwhile_is_kept(url: str, tmp_path: Path, m
         file.write_text("mine", encoding="utf-8")
         return 0
 
-    monkeypatch.setattr("compactor.cli.exchange.export_session", slow)
+    monkeypatch.setattr("compactor.cli.session_commands.export_session", slow)
     assert "already exists" in refusal(run("export", "shop", "--store", url, "--to", file))
     assert file.read_text(encoding="utf-8") == "mine"
 

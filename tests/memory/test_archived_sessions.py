@@ -812,36 +812,27 @@ def replaced(place: int, **fields: Any) -> Callable[[list[dict[str, Any]]], list
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
+#: Fields that no log has: in the head of an object, and in one of its entries.
+HEADS: list[dict[str, Any]] = [
+    *({"format": "context-compactor session"}, {"version": 0.5}, {"session": "other"}, {"session": 7}, {"id": 7}),
+    *({"entries": 11}, {"entries": 1}, {"entries": -1}, {"last": "other"}),
+    *({"last_activity": "yesterday"}, {"last_activity": 7}),
+]
+ENTRIES: list[dict[str, Any]] = [
+    *({"number": 9}, {"kind": ""}, {"kind": 7}, {"id": "\n"}, {"created_at": "0001-01-01T00:00:00+23:00"}),
+    *({"body": "{"}, {"body": {"round_id": "x"}}, {"body": '"é"'}, {"body": DEEP}),
+    *({"kind": "starred", "body": DEEP}, {"kind": "starred", "body": "NaN,"}),
+    {"kind": "round closed", "body": '{"round_id":"none"}'},
+]
 
 
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (replaced(0, format="context-compactor session"), StoreDamaged),
         (replaced(0, version=2), NewerVersion),
-        (replaced(0, version=0.5), StoreDamaged),
-        (replaced(0, session="other"), StoreDamaged),
-        (replaced(0, session=7), StoreDamaged),
-        (replaced(0, entries=11), StoreDamaged),
-        (replaced(0, entries=1), StoreDamaged),
-        (replaced(0, entries=-1), StoreDamaged),
-        (replaced(0, last="other"), StoreDamaged),
-        (replaced(0, id=7), StoreDamaged),
-        (replaced(0, last_activity="yesterday"), StoreDamaged),
-        (replaced(0, last_activity=7), StoreDamaged),
-        (replaced(3, number=9), StoreDamaged),
-        (replaced(3, kind=""), StoreDamaged),
-        (replaced(3, kind=7), StoreDamaged),
-        (replaced(3, id="\n"), StoreDamaged),
         (replaced(3, version=99), NewerVersion),
-        (replaced(3, body="{"), StoreDamaged),
-        (replaced(3, body={"round_id": "x"}), StoreDamaged),
-        (replaced(3, body='"é"'), StoreDamaged),
-        (replaced(3, body=DEEP), StoreDamaged),
-        (replaced(3, kind="starred", body=DEEP), StoreDamaged),
-        (replaced(3, kind="starred", body="NaN,"), StoreDamaged),
-        (replaced(3, created_at="0001-01-01T00:00:00+23:00"), StoreDamaged),
-        (replaced(4, body='{"round_id":"none"}', kind="round closed"), StoreDamaged),
+        *((replaced(0, **fields), StoreDamaged) for fields in HEADS),
+        *((replaced(3, **fields), StoreDamaged) for fields in ENTRIES),
         (lambda lines: [lines[0], *lines[2:]], StoreDamaged),
         (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], StoreDamaged),
         (lambda lines: [[], *lines], StoreDamaged),

@@ -118,7 +118,8 @@ def evaluate(
     if metered is not None:
         settings["endpoint"] = metered.endpoint
         metered.max_spend = max_spend
-        metered.file = ResponseCache(_choose_answers_path(answers, to_json, to_html), read_only=dry_run)
+        beside = next((f"{path}." for path in (to_json, to_html) if path not in (None, "-")), "evaluate.")
+        metered.file = ResponseCache(Path(answers or f"{beside}{_ANSWERS}"), read_only=dry_run)
     hooks = make_event_hooks(log)
     all_hooks = [*hooks, metered.record_event] if metered else hooks
     runner = EvaluationRunner(config, getattr(strategies, strategy), metered or ExtractiveSummarizer(), all_hooks)
@@ -192,11 +193,6 @@ def _read_price(text: str) -> PriceFunction:
         raise CommandError(
             f"--price takes dollars per million input and output tokens, the first above 0, as in 0.25,2, not '{text}'"
         ) from None
-
-
-def _choose_answers_path(answers: str | None, *reports: str | None) -> Path:
-    beside = next((path for path in reports if path not in (None, "-")), None)
-    return Path(answers or (f"{beside}.{_ANSWERS}" if beside else f"evaluate.{_ANSWERS}"))
 
 
 def _check_outputs(paths: Sequence[str], files: Sequence[str]) -> None:

@@ -74,17 +74,14 @@ def _render_summaries(results: Iterable[tuple[Source, Sequence[Measurement]]]) -
         yield f"<h2>{_render_text(source.name)}</h2>"
         for number, one in enumerate(measured, 1):
             lost = [(item, after) for item, after, stands in one.items if not stands]
-            rounds = (
-                f"round {one.start}"
-                if one.start == one.compaction.end
-                else f"rounds {one.start} to {one.compaction.end}"
-            )
+            end = one.compaction.end
+            rounds = f"round {end}" if one.start == end else f"rounds {one.start} to {end}"
             title = f"Compaction {number}, {rounds}"
             counts = f"{len(one.items) - len(lost)} of {len(one.items)} stand" if one.items else "nothing is asked for"
             invented = f", {len(one.invented)} invented" if one.invented else ""
             yield f"<details><summary>{title}: {counts}{invented}</summary>"
             yield '<div class="beside"><div><h3>Newly covered</h3>'
-            for covered in range(one.start, one.compaction.end + 1):
+            for covered in range(one.start, end + 1):
                 yield f'<p>Round {covered}</p><div class="text">{_render_text(source.texts[covered - 1])}</div>'
             yield "</div><div><h3>Summary</h3>"
             yield f'<div class="text">{_mark(one.compaction.summary, one.invented)}</div>'

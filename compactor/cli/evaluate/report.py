@@ -190,18 +190,11 @@ def print_report(report: Report, console: Console) -> None:
     first = report.methods[0]
     size = f"{render_quantity(report.conversations, 'conversation')}, {render_quantity(report.rounds, 'round')}"
     title = f"{size}, {render_quantity(report.tokens, 'token')}; {render_quantity(first.compactions, 'compaction')}"
-    rows: list[tuple[object, ...]] = [
-        (
-            label,
-            _render_cells(first.retention[kind].get(after, Share()).of for after in AFTER),
-            *(
-                _render_cells(one.retention.get(kind, {}).get(after, Share()).percent for after in AFTER)
-                for one in report.methods
-            ),
-        )
-        for kind, label in KINDS.items()
-        if kind in first.retention
-    ]
+    rows: list[tuple[object, ...]] = []
+    for kind in (one for one in KINDS if one in first.retention):
+        shares = [[one.retention.get(kind, {}).get(after, Share()) for after in AFTER] for one in report.methods]
+        kept = (_render_cells(share.percent for share in of_method) for of_method in shares)
+        rows.append((KINDS[kind], _render_cells(share.of for share in shares[0]), *kept))
     rows.append(("mean of kinds", "", *(_render_cells(map(one.compute_mean, AFTER)) for one in report.methods)))
     rows.append(
         ("invented", "", *(_render_percent(one.invented.percent if one.invented else None) for one in report.methods))
@@ -220,17 +213,12 @@ def print_report(report: Report, console: Console) -> None:
 
 def print_comparison(report: Report, earlier: EarlierReport, console: Console) -> None:
     """Print the figures of *report* beside those of an *earlier* one, and other differences."""
-    rows = [
-        (
-            name,
-            _render_percent(before),
-            _render_percent(now),
-            "-" if before is None or now is None else f"{now - before:+.1f}",
-        )
-        for name, now in report.figures.items()
-        if "@" not in name or name.startswith("retention")
-        if (before := earlier.figures.get(name)) is not None or now is not None
-    ]
+    rows = []
+    for name, now in report.figures.items():
+        before = earlier.figures.get(name)
+        if ("@" not in name or name.startswith("retention")) and (before is not None or now is not None):
+            difference = "-" if before is None or now is None else f"{now - before:+.1f}"
+            rows.append((name, _render_percent(before), _render_percent(now), difference))
     if report.account is not None and earlier.account is not None:
         for name in ("answers", "input_tokens", "output_tokens", "dollars", "seconds"):
             before, now = earlier.account.get(name), report.account[name]
