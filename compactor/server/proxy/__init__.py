@@ -79,19 +79,26 @@ def make_proxy_router(state: ServerState) -> APIRouter:
 
 
 class _Unwritten(NamedTuple):
-    """The log of a body that is forwarded unchanged."""
+    """A request that is forwarded before its log is written."""
 
+    #: The shortened body; None: it is unchanged.
+    body: bytes | None
     write: Callable[[], object]
     is_streamed: bool
 
 
-class _Unchanged(NamedTuple):
-    """A request that was forwarded unchanged: the next one of its session usually begins with the same bytes."""
+class _LastRequest(NamedTuple):
+    """A session's last request: the next one usually begins with the same bytes."""
 
     #: See ``Body.digest``.
     size: int
     digest: bytes
+    #: How many of the first items were left out, and what was added to the system prompt instead.
+    omitted: int
+    added: str
     tokens: int
+    #: See ``Fitted.number``.
+    number: int
 
 
 class _Proxy:
@@ -107,7 +114,7 @@ class _Proxy:
         self._sessions: Sessions | None = None
         self._adapters: dict[str, _Adapter] = {}
         self._resume_at: dict[str, float] = {}  # by tenant, so that none holds up another
-        self._unchanged: dict[str, _Unchanged] = {}  # the newest request by session, if it was unchanged; oldest first
+        self._last: dict[str, _LastRequest] = {}  # by session, if the newest items were whole; oldest first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
@@ -139,6 +146,7 @@ class _Proxy:
                 if isinstance(prepared, bytes):
                     raw = prepared
                 elif prepared is not None:
+                    raw = prepared.body or raw
                     write = partial(self._try, path, tenant, prepared.write)
                     log = LateLog(write, STREAM_LOG_SECONDS if prepared.is_streamed else LOG_SECONDS)
             else:
@@ -184,8 +192,8 @@ class _Proxy:
     def _prepare(self, path: str, tenant: str, headers: Headers, url: str, raw: bytes) -> bytes | _Unwritten | None:
         """Return the shortened body; None: the body is unchanged.
 
-        If the conversation fits the budget for certain, and nothing of it was left out of the request before, return
-        its log, which is not written yet.
+        If the conversation fits the budget for certain, with what stood for its first items in the request before,
+        return its log, which is not written yet.
         """
         adapter = self._find_adapter(path)
         body = Body(raw)
@@ -213,36 +221,41 @@ class _Proxy:
         options = {"budget": budget, "reserve": reserve, "tools": tools, "tool_choice": values.get("tool_choice")}
         fit = partial(adapter.fit, name, given.items, system=system, model=model, summarizer=summarizer, **options)
         shorten = partial(self._shorten, name, body, adapter, given, fit)
-        unwritten = _Unwritten(shorten, values.get("stream") is True)
-        known = self._unchanged.get(name)
-        if known is None or self._has_summary(name, summarizer):
+        known, is_streamed = self._last.get(name), values.get("stream") is True
+        if known is None or known.number != self._count_entries(name, summarizer):
             return shorten()
-        if not is_long and not _MEDIA.search(raw):
-            return unwritten
+        is_whole = not known.omitted and not known.added
+        if is_whole and not is_long and not _MEDIA.search(raw):
+            return _Unwritten(None, shorten, is_streamed)
         if body.digest(adapter.key, known.size) != (known.size, known.digest):
             return shorten()
         # Its JSON has more bytes than a message has tokens beside its text.
         new = body.read_after(adapter.key, known.size)
-        fits = known.tokens + len(new) <= budget - reserve and not _MEDIA.search(new)
-        return unwritten if fits else shorten()
+        if known.tokens + len(new) > budget - reserve or _MEDIA.search(new):
+            return shorten()
+        fitted: Fitted[Any] = Fitted("", known.added, [*given.items[known.omitted :]])
+        changed = None if is_whole else body.apply_changes(adapter.change(values, given, fitted))
+        return _Unwritten(changed, shorten, is_streamed)
 
-    def _has_summary(self, name: str, summarizer: RequestSummarizer) -> bool:
+    def _count_entries(self, name: str, summarizer: RequestSummarizer) -> int:
         with self._state.sessions.open(name, model=summarizer) as session:
-            return session.compactor.get_compaction() is not None
+            return session.memory.snapshot.number
 
     def _shorten(
         self, name: str, body: Body, adapter: _Adapter, given: RequestConversation, fit: Callable[[], Fitted[Any]]
     ) -> bytes | None:
         """Write the log, and return the shortened body; None: the body is unchanged."""
         fitted = fit()
-        items = fitted.items
-        if not fitted.added and len(items) == len(given.items) and all(map(is_, items, given.items)):
+        omitted = len(given.items) - len(fitted.items)
+        ends_alike = fitted.items and omitted >= 0 and all(map(is_, fitted.items, given.items[omitted:]))
+        self._last.pop(name, None)
+        if ends_alike and fitted.number:
             size, digest = body.digest(adapter.key)
-            self._unchanged[name] = _Unchanged(size, digest, fitted.tokens)
-            if len(self._unchanged) > MAX_KNOWN:
-                self._unchanged.pop(next(iter(self._unchanged)), None)
+            self._last[name] = _LastRequest(size, digest, omitted, fitted.added, fitted.tokens, fitted.number)
+            if len(self._last) > MAX_KNOWN:
+                self._last.pop(next(iter(self._last)), None)
+        if ends_alike and not omitted and not fitted.added:
             return None
-        self._unchanged.pop(name, None)
         return body.apply_changes(adapter.change(body.values, given, fitted))
 
     def _find_adapter(self, path: str) -> _Adapter:
@@ -251,7 +264,7 @@ class _Proxy:
             adapters = {one: kind(state.settings.budget, sessions=state.sessions) for one, kind in FORMATS.items()}
             for adapter in adapters.values():
                 adapter.redactor = state.redactor
-            self._sessions, self._adapters, self._unchanged = state.sessions, adapters, {}
+            self._sessions, self._adapters, self._last = state.sessions, adapters, {}
         return self._adapters[path]
 
     def _find_budget(self, model: str, given: RequestConversation) -> tuple[int, int]:

@@ -996,14 +996,24 @@ class GatedStore(InMemoryStore):
         return super().append(*given, **more)
 
 
+def publish_summary(state: Any) -> None:
+    """Publish one of the first four rounds of the only session."""
+    (session,) = list_sessions(state)
+    with state.open("", session) as opened:
+        ids = [one.id for one in opened.memory.conversation.rounds[:4]]
+        made = CompactedMessage(start_index=1, end_index=4, summary="Rows without a name.", end_round_id=ids[-1])
+        opened.memory.journal("assistant").publish(made, base=0, round_ids=ids)
+
+
+@pytest.mark.parametrize("has_summary", [False, True])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
 def test_a_conversation_that_is_known_to_fit_does_not_wait_for_the_log(
-    path: str, monkeypatch: pytest.MonkeyPatch
+    path: str, has_summary: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if its body has more bytes than the budget has tokens; its answer ends when the log is written."""
     monkeypatch.setattr("compactor.server.proxy.FIT_SECONDS", 60.0)
     key, store, history = "input" if path.endswith("responses") else "messages", GatedStore(), make_history(6)
-    with ModelServer("") as model, proxy(model, store=store, budget=1_500) as (url, _):
+    with ModelServer("") as model, proxy(model, store=store, budget=1_500) as (url, state):
         model.always(answer_any())
 
         def send() -> bytes:
@@ -1012,18 +1022,26 @@ def test_a_conversation_that_is_known_to_fit_does_not_wait_for_the_log(
             return httpx.post(url + path, json=given, headers=headers, timeout=60).content
 
         send()
+        if has_summary:
+            publish_summary(state)
+            send()
         history += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "In the file and the image?"}]
         assert len(json.dumps(history)) > 1_500
         store.gate.clear()
         with ThreadPoolExecutor() as threads:
             sent = threads.submit(send)
             try:
-                assert model.wait_for_requests(2, timeout=40)
+                assert model.wait_for_requests(3 if has_summary else 2, timeout=40)
                 assert not sent.done()
             finally:
                 store.gate.set()
             assert b"re: " in sent.result()
-        assert [one.body[key] for one in model.requests][-1] == history
+        last = model.requests[-1].body
+        send()  # after the log was written
+        assert model.requests[-1].body == last
+    assert ("Rows without a name." in json.dumps(last)) is has_summary
+    assert last[key][-5:] == history[-5:]
+    assert (last[key] == history) is not has_summary
 
 
 @pytest.mark.slow
@@ -1037,13 +1055,7 @@ def test_a_summary_is_in_the_next_request_although_the_conversation_fits(budget:
             body = {"model": "gpt-4o-mini", "messages": history}
             CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=headers)
             if turn == 1:
-                (session,) = list_sessions(state)
-                with state.open("", session) as opened:
-                    ids = [one.id for one in opened.memory.conversation.rounds[:4]]
-                    made = CompactedMessage(
-                        start_index=1, end_index=4, summary="Rows without a name.", end_round_id=ids[-1]
-                    )
-                    opened.memory.journal("assistant").publish(made, base=0, round_ids=ids)
+                publish_summary(state)
             history += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And?"}]
         sent = [json.dumps(one.body["messages"]) for one in model.requests]
     assert ["Rows without a name." in one for one in sent] == [False, False, True]
