@@ -46,8 +46,6 @@ _GO_AHEAD = """WITH moved AS (
 ) SELECT pg_notify('procrastinate_queue_v1#' || queue_name,
     json_build_object('type', 'job_inserted', 'job_id', id)::text) FROM moved"""
 
-_LOG = logging.getLogger(__name__)
-
 
 def _connect_to(url: str) -> dict[str, Any]:
     # No prepared statements: behind PgBouncer their names might be those of another client's.
