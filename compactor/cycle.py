@@ -137,7 +137,9 @@ class Cycle:
             from .strategies import compact_rounds, offload_large
             from .strategies.compact_notes import compact_notes_in_view
             from .strategies.compress_tool_runs import compress_open_round
+            from .summarizers.cues import load_cues
 
+            load_cues()  # 0.17 s, once: else each of a new worker's first jobs would, side by side
         if not self.is_automatic:
             return (compact_rounds,)
         offload = offload_large(kinds="tool_result", preview=400, ending=200)

@@ -51,7 +51,8 @@ def load_pattern(name: str, kind: str, form: str = "%s") -> re.Pattern[str]:
 
 
 @cache
-def _load_cues() -> Cues:
+def load_cues() -> Cues:
+    """Return the cues of all languages. Several threads that call this first would each read them."""
     return Cues(load_table("cues.yaml"), (_FORBIDS, _RULES, _WISHES))
 
 
@@ -81,13 +82,13 @@ def may_prohibit(text: str) -> bool:
     # Splitting unescapes JSON and cuts overlong words, so a sentence may then have other words than this scan.
     if "{" in text or "[" in text or len(max(text.split(), key=len, default="")) >= _LONGEST_WORD:
         return True
-    return any(_load_cues().find(split_words(text), _ONLY_FORBIDS, anywhere=True))
+    return any(load_cues().find(split_words(text), _ONLY_FORBIDS, anywhere=True))
 
 
 def _find_kinds(sentence: str, wanted: frozenset[str]) -> frozenset[str]:
     if sentence.rstrip().endswith(("?", "？", "؟")) and not _POLITE.match(sentence):
         return frozenset()
-    kinds = _load_cues().find_kinds(sentence, wanted)
+    kinds = load_cues().find_kinds(sentence, wanted)
     return frozenset() if kinds and (is_code(sentence) or _STATEMENT.match(sentence)) else kinds
 
 

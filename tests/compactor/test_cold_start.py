@@ -99,3 +99,33 @@ with ContextCompactor.for_role(memory, "assistant", summarizer=OpenAISummarizer(
 print(*(set(sys.modules) - modules), *(tokens._encodings.loaded.keys() - encodings.keys()), *encodings)
 """
     assert run(code) == ["o200k_base"]
+
+
+@pytest.mark.slow
+def test_first_compactions_at_once_read_the_cues_once() -> None:
+    """A new worker begins with as many jobs as it has threads."""
+    code = """
+import threading, yaml
+from compactor import CompactorConfig, ContextCompactor, Memory
+reads, again, load = [], threading.Event(), yaml.load
+def load_slowly(text, loader):
+    if "forbids" in text:
+        reads.append(text)
+        again.set() if len(reads) > 1 else again.wait(2)
+    return load(text, loader)
+yaml.load = load_slowly
+def compact():
+    memory = Memory()
+    for _ in range(3):
+        memory.append({"role": "user", "content": "Where is order 48213-QX? " * 50})
+        memory.append({"role": "assistant", "content": "On its way. " * 50})
+    with ContextCompactor.for_role(memory, "assistant", CompactorConfig(threshold=1, retain_recent=1)) as compactor:
+        assert compactor.compact_now(60).end_index == 2
+threads = [threading.Thread(target=compact) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(reads))
+"""
+    assert run(code) == ["1"]
