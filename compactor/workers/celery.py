@@ -32,6 +32,7 @@ MAX_DELAY = 60.0
 REDIS_TIMEOUT = 180
 _REDIS = {
     "visibility_timeout": REDIS_TIMEOUT,
+    "unacked_restore_throttle": 1,  # workers look for such jobs every 10 seconds, not every 100
     "priority_steps": [*range(MAX_PRIORITY + 1)],
     "queue_order_strategy": "priority",
 }
