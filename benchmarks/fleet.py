@@ -2,10 +2,12 @@
 
     python -m benchmarks.fleet                                # Procrastinate: 3 hosts, 4 workers, 1,000 sessions
     python -m benchmarks.fleet --engine celery                # with a Redis server of its own; --broker rabbitmq
+    python -m benchmarks.fleet --every 3                      # all kills within seconds, not spread over the run
     python -m benchmarks.fleet --sessions 100 --kills 0 --no-restarts --workers 1
 
 Starts a PostgreSQL server of its own. Each call to the model is in a file before it is made, and takes --latency
-seconds. Prints what was seen, as JSON; the exit code is 1 where something was lost, published twice or not compacted.
+seconds. A worker is killed only while it has a call in flight. Prints what was seen, as JSON; the exit code is 1 where
+something was lost, published twice or not compacted.
 """
 
 from __future__ import annotations

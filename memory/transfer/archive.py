@@ -279,9 +279,9 @@ def purge_archived(where: Where, session: str) -> bool:
 def purge_archived_tenant(where: Where, tenant: str) -> int:
     """Erase every session of *tenant* from the archive, as ``purge_archived`` does, and return their number.
 
-    No object of the tenant is left when this returns. First stop archiving for the tenant, and call ``purge_tenant``.
-    Raises ``ConfigError`` for an invalid tenant name, and ``StoreError`` if sessions of the tenant are archived in the
-    meantime.
+    No object of the tenant is left when this returns. First stop archiving and restoring for the tenant, and call
+    ``purge_tenant``. Raises ``ConfigError`` for an invalid tenant name, and ``StoreError`` if sessions of the tenant
+    are archived in the meantime.
     """
     require_tenant(tenant)
     with convert_errors(where):
