@@ -173,7 +173,7 @@ class Runner:
         call = partial(_notify_permit, weakref.ref(self))
         self._ticket = limits.make_ticket(self._summarizer, call) if limits is not None else None
         self._skip_reason: Skip | None = None  # of the last run
-        self._ends: tuple[Callable[[], None], ...] = ()  # to listen to what workers publish, and to join appends
+        self._ends: tuple[Callable[[], object], ...] = ()  # to listen to what workers publish, and to join appends
         self._enqueued_at = -1  # the last entry of the newest append that has enqueued a job
         self._handed_over: tuple[int, float] | None = None  # the generation that the dispatcher knows is due, and since
         self.failures = 0  # since the last success

@@ -239,7 +239,7 @@ class Journal(ABC):
         """Call *listener*, which must be quick, when somebody else has published; return a function that ends that."""
         return lambda: None
 
-    def join_appends(self, database: object, joiner: Joiner) -> Callable[[], None]:  # noqa: ARG002
+    def join_appends(self, database: object, joiner: Joiner) -> Callable[[], object]:  # noqa: ARG002
         """Ask *joiner* before each append what is to be done in its transaction, if the log is in *database*; return a
         function that ends that."""
         return lambda: None
@@ -411,7 +411,7 @@ class RoleJournal(Journal):
     def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
         return self._store.listen(self._memory.session_id, listener)
 
-    def join_appends(self, database: object, joiner: Joiner) -> Callable[[], None]:
+    def join_appends(self, database: object, joiner: Joiner) -> Callable[[], object]:
         return self._memory._join_appends(database, joiner)
 
     def is_behind(self) -> bool:  # one read, which waits for no writer

@@ -95,7 +95,7 @@ class ProcrastinateDispatcher:
         except AlreadyEnqueued:
             return False  # a worker may take that one before this transaction ends
         except (ProcrastinateException, Error) as error:
-            if not self._is_refused:
+            if not (self._is_refused or connection.closed):
                 self._is_refused = True
                 reason = type(error.__cause__ or error).__name__
                 _LOG.warning("no job can be enqueued in an append's transaction (%s); it is enqueued after it", reason)

@@ -73,7 +73,7 @@ class Log:
     # attributes, because a successful append needs no ids: only reading on after a failure collects them.
     _appending: Sequence[Entry]
     _own_entries: frozenset[str]
-    _joiners: tuple[Joiner, ...]  # replaced under the lock, never changed
+    _joiners: dict[object, Joiner]  # changed without the lock: a compactor that stops waits for no append
     #: Whether ``SessionPurged`` was raised: this Memory cannot write again.
     is_purged = False
 
@@ -116,7 +116,7 @@ class Log:
         self._lock = threading.RLock()
         self._writing = False
         # The parent's rounds and appends stay the parent's: a child that finished its round would end its turn.
-        self._own_rounds, self._own_entries, self._appending, self._joiners = (), _NO_ENTRIES, (), ()
+        self._own_rounds, self._own_entries, self._appending, self._joiners = (), _NO_ENTRIES, (), {}
         self._writer, self._entry_numbers = (
             make_id()[:24],
             itertools.count(),
@@ -136,19 +136,14 @@ class Log:
         """
         return self._write(None)[1]
 
-    def _join_appends(self, database: object, joiner: Joiner) -> Callable[[], None]:
+    def _join_appends(self, database: object, joiner: Joiner) -> Callable[[], object]:
         """Ask *joiner* before each append what is to be done in its transaction, if the store is in *database*. Return
         a function that ends that."""
         if not self._store.is_in(database):
             return lambda: None
-        with self._lock:
-            self._joiners = (*self._joiners, joiner)
-
-        def leave() -> None:
-            with self._lock:
-                self._joiners = tuple([one for one in self._joiners if one is not joiner])
-
-        return leave
+        key = object()
+        self._joiners[key] = joiner
+        return lambda: self._joiners.pop(key, None)
 
     def _write(
         self,
@@ -229,7 +224,8 @@ class Log:
         # Whatever goes wrong from here on, the entries may be in the log. Then they are read back as ours.
         self._appending, self._behind = entries, True
         try:
-            work = [do for join in self._joiners if (do := join(entries)) is not None] if self._joiners else ()
+            joiners = tuple(self._joiners.values()) if self._joiners else ()
+            work = [do for join in joiners if (do := join(entries)) is not None] if joiners else ()
             append = partial(self._store.append_with, work=work) if work else self._store.append
             append(self.session_id, entries, now.number)
         except Conflict as conflict:

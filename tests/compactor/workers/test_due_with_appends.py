@@ -11,7 +11,17 @@ from executors import ManualExecutor
 from forks import needs_fork, run
 from scene import CONFIG, ROLE, add_round, on_command
 
-from compactor import CompactorConfig, Condition, ContextCompactor, Skip, after_rounds, cost_optimal, over_tokens
+from compactor import (
+    CompactorConfig,
+    Condition,
+    ContextCompactor,
+    Skip,
+    after_rounds,
+    compose,
+    cost_optimal,
+    over_tokens,
+    over_usage,
+)
 from compactor.cost import Prices
 from compactor.testing import FakeClock
 from memory import Entry, Memory, StoreBusy
@@ -141,6 +151,7 @@ TEXT = "The order waits for its papers at the customs in Lisbon. " * 20
     "trigger",
     [
         over_tokens(3_000),
+        over_usage(3_000),
         after_rounds(100) | over_tokens(3_000),
         after_rounds(9) & over_tokens(500),
         cost_optimal(Prices(), budget=4_000),
@@ -152,6 +163,29 @@ def test_triggers_tell_in_time_that_they_will_be_due(trigger: Condition) -> None
     jobs = Jobs()
     memory, compactor, executor, _ = open_host(jobs, 0, trigger=trigger)
     for number in range(40):
+        round_ = memory.create_round(f"Where is order {number}? {TEXT}")
+        executor.run_all()
+        memory.add_post(round_, send_from=ROLE, send_to="User", message=TEXT)
+        executor.run_all()
+        if compactor.status().skip_reason == Skip.DISPATCHED:
+            break
+    assert (compactor.status().skip_reason, jobs.asked) == (Skip.DISPATCHED, [])
+    assert 1 <= len(jobs.joined) <= 3
+
+
+class Named:
+    model = "gpt-5-mini"
+
+    def __call__(self, _request: object) -> str:
+        raise AssertionError("workers compact")
+
+
+def test_the_trigger_of_a_compactor_without_settings_tells_so_too() -> None:
+    jobs, memory = Jobs(), Memory("s", store=Shared())
+    compactor, executor, _ = on_command(memory, Named(), CompactorConfig(), dispatcher=jobs)
+    compactor.start()
+    for number in range(60):
+        compose(memory, ROLE, budget=16_000)
         round_ = memory.create_round(f"Where is order {number}? {TEXT}")
         executor.run_all()
         memory.add_post(round_, send_from=ROLE, send_to="User", message=TEXT)

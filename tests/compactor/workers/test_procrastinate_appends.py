@@ -110,34 +110,41 @@ def test_a_host_that_is_killed_right_after_the_append_leaves_a_job(postgres_url:
 
 
 class Cut(Later):
-    """Its server ends the connection after the job was enqueued, before the append is committed."""
+    """The server ends its connections before a job is enqueued, or after that and before the append is committed."""
 
-    cuts = True
-
-    def due_in(self, connection: Any, session: str, role: str) -> bool:
-        is_new = super().due_in(connection, session, role)
-        assert is_new
-        if self.cuts:
-            ask(self.url, f"SELECT pg_terminate_backend({connection.info.backend_pid})")
-        return is_new
+    cuts = ""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.url = url
 
+    def due_in(self, connection: Any, session: str, role: str) -> bool:
+        end = f"SELECT pg_terminate_backend({connection.info.backend_pid})"
+        if self.cuts == "before":
+            ask(self.url, end)
+        is_new = super().due_in(connection, session, role)
+        assert is_new is (self.cuts != "before")
+        if self.cuts == "after":
+            ask(self.url, end)
+        return is_new
 
-def test_an_append_that_is_rolled_back_leaves_no_job(postgres_url: str) -> None:
-    """The same append again leaves one."""
+
+@pytest.mark.parametrize("cuts", ["before", "after"])
+def test_an_append_that_is_rolled_back_leaves_no_job(
+    postgres_url: str, caplog: pytest.LogCaptureFixture, cuts: str
+) -> None:
+    """The same append again leaves one. No log blames the tables."""
     with hosting(postgres_url, kind=Cut) as (dispatcher, (memory,), executor):
+        dispatcher.cuts = cuts
         number = memory.snapshot.number
         with pytest.raises(StoreUnreachable):
             memory.append(QUERY)
         executor.run_all()
         assert (count_jobs(postgres_url), memory.snapshot.number, dispatcher.asked) == (0, number, [])
-        dispatcher.cuts = False
+        dispatcher.cuts = ""
         memory.append(QUERY)
         executor.run_all()
-        assert (count_jobs(postgres_url), dispatcher.asked) == (1, [])
+        assert (count_jobs(postgres_url), dispatcher.asked, caplog.messages) == (1, [], [])
 
 
 def test_a_job_that_waits_already_does_not_hold_up_the_append(postgres_url: str) -> None:
