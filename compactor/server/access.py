@@ -159,7 +159,7 @@ class Access:
         """Store the tenant in *scope*. Raises ``_Refused``."""
         headers, settings = Headers(scope=scope), self._settings
         host = _parse_host(headers.get("host", ""))
-        if settings.is_loopback and host not in self._hosts:
+        if host not in self._hosts and settings.is_loopback:
             detail = "the Host header is not this machine's; use 127.0.0.1, or name the host in the settings"
             raise _Refused(make_problem(421, detail, "WrongHost"))
         is_public = scope["path"] in PUBLIC or scope["path"].startswith("/static/")

@@ -110,10 +110,10 @@ def create_app(
             return make_problem(503, "the store does not answer", "NotReady", {"retry-after": "1"})
         return Health()
 
+    app.include_router(make_proxy_router(state))  # first: each route before it delays its answers
     app.include_router(make_login_router(state.settings, state.logouts))
     app.include_router(make_metrics_router(state))
     app.include_router(make_rest_router(state))
-    app.include_router(make_proxy_router(state))
     app.include_router(make_page_router(state))
     app.include_router(make_reme_router(state, summarizer=options.get("summarizer")))
     if mcp is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from operator import is_
+from hashlib import blake2b
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -24,16 +26,25 @@ from memory.io_threads import to_thread
 from memory.stores.tenants import split_name
 from memory.sync import read_prints
 
-from ...integrations.base import Fitted
 from ...integrations.redaction import redact
 from ...models import find_model
 from ...sessions import Sessions
 from ...tokens import MESSAGE_TOKENS
 from ..access import find_tenant
-from .bodies import FORMATS, Body, ChatFormat, MessagesFormat, RequestConversation, ResponsesFormat
-from .names import MAX_KNOWN, Callers, SessionNames, read_history, read_name
+from .bodies import (
+    FORMATS,
+    Body,
+    ChatFormat,
+    Edit,
+    MessagesFormat,
+    RequestConversation,
+    ResponsesFormat,
+    apply_edits,
+    is_conversation,
+)
+from .names import Callers, SessionNames, read_history, read_name, read_session_headers
 from .relay import LateLog, Relay, RelayedResponse, Upload, forward_headers, make_error
-from .summarizer import RequestSummarizer, RequestSummarizers
+from .summarizer import RequestSummarizers
 
 if TYPE_CHECKING:
     from ..state import ServerState
@@ -49,11 +60,14 @@ CONNECT_SECONDS, RESPONSE_SECONDS = 15.0, 600.0
 #: Share of the model's window reserved for the answer if the request sets no limit, and the maximum share.
 RESERVE = 1 / 8
 MAX_RESERVE = 1 / 2
+#: Requests that the next ones are compared with, maximum bytes of these, and bytes that are compared before hashing.
+MAX_LAST, MAX_CONTINUED, LAST_BYTES = 1_000, 1_000_000, 64
 
 R = TypeVar("R")
 #: Matches images, audio and files, which may have more tokens than bytes.
 _MEDIA = re.compile(rb'"type"\s*:\s*"\w*(?:image|audio|video|file|document|media|screenshot)|"image_url"')
 _Adapter = ChatFormat | ResponsesFormat | MessagesFormat
+_Prepare = Callable[[], "bytes | _Unwritten | None"]
 
 
 def make_proxy_router(state: ServerState) -> APIRouter:
@@ -81,24 +95,32 @@ def make_proxy_router(state: ServerState) -> APIRouter:
 class _Unwritten(NamedTuple):
     """A request that is forwarded before its log is written."""
 
-    #: The shortened body; None: it is unchanged.
-    body: bytes | None
+    body: bytes
     write: Callable[[], object]
     is_streamed: bool
 
 
 class _LastRequest(NamedTuple):
-    """A session's last request: the next one usually begins with the same bytes."""
+    """A session's last request: the next one usually begins with the same bytes, followed by new messages."""
 
-    #: See ``Body.digest``.
+    name: str
+    #: Keyed hash of the path, and of the headers that select a session.
+    caller: bytes
+    #: Where the last message ended, the bytes before that place, and the bytes of the body.
+    end: int
+    last: bytes
     size: int
     digest: bytes
-    #: How many of the first items were left out, and what was added to the system prompt instead.
-    omitted: int
-    added: str
-    tokens: int
+    #: What shortened it; empty: nothing.
+    edits: Sequence[Edit]
+    #: Tokens that were left in the budget.
+    left: int
     #: See ``Fitted.number``.
     number: int
+    is_streamed: bool
+
+    def may_precede(self, raw: bytes) -> bool:
+        return len(raw) >= self.size and raw.startswith(self.last, self.end - len(self.last))
 
 
 class _Proxy:
@@ -114,7 +136,7 @@ class _Proxy:
         self._sessions: Sessions | None = None
         self._adapters: dict[str, _Adapter] = {}
         self._resume_at: dict[str, float] = {}  # by tenant, so that none holds up another
-        self._last: dict[str, _LastRequest] = {}  # by session, if the newest items were whole; oldest first
+        self._last: dict[str, _LastRequest] = {}  # by session, if its newest messages were whole; oldest first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
@@ -141,13 +163,16 @@ class _Proxy:
             except TimeoutError:
                 return make_error(kind, 408, "The body did not arrive in time; send it again.", "body_timeout")
             if stream is None:
-                prepare = partial(self._prepare, path, tenant, headers, _make_base_url(kind, base), raw)
-                prepared: bytes | _Unwritten | None = await self._try(path, tenant, prepare)
+                caller = self._callers.hash(
+                    "\n".join((tenant, path, _read_key(headers), *read_session_headers(headers)))
+                )
+                prepare = partial(self._prepare, path, tenant, headers, _make_base_url(kind, base), raw, caller)
+                prepared = await self._try(path, tenant, partial(self._continue, caller, raw, prepare))
                 if isinstance(prepared, bytes):
                     raw = prepared
                 elif prepared is not None:
-                    raw = prepared.body or raw
-                    write = partial(self._try, path, tenant, prepared.write)
+                    raw = prepared.body
+                    write = partial(self._try, path, tenant, partial(to_thread, prepared.write))
                     log = LateLog(write, STREAM_LOG_SECONDS if prepared.is_streamed else LOG_SECONDS)
             else:
                 structlog.get_logger("compactor").warning("proxy.passed_unchanged", path=path, error="BodyTooLong")
@@ -174,14 +199,14 @@ class _Proxy:
                 return b"".join(parts), stream
         return b"".join(parts), None
 
-    async def _try(self, path: str, tenant: str, call: Callable[[], R | None]) -> R | None:
-        """Return the result of *call*, run on a thread; None after a failure or time-out, which are logged, and for a
-        pause after a time-out."""
+    async def _try(self, path: str, tenant: str, call: Callable[[], Awaitable[R]]) -> R | None:
+        """Return the result of *call*; None after a failure or time-out, which are logged, and for a pause after a
+        time-out."""
         if time.monotonic() < self._resume_at.get(tenant, 0.0):
             return None
         try:
             async with asyncio.timeout(FIT_SECONDS):
-                return await to_thread(call)
+                return await call()
         except Exception as error:  # noqa: BLE001  (no error here may fail the request)
             if isinstance(error, TimeoutError):
                 self._resume_at[tenant] = time.monotonic() + PAUSE_SECONDS
@@ -189,11 +214,45 @@ class _Proxy:
             log.warning("proxy.passed_unchanged", path=path, error=type(error).__name__)
             return None
 
-    def _prepare(self, path: str, tenant: str, headers: Headers, url: str, raw: bytes) -> bytes | _Unwritten | None:
+    async def _continue(self, caller: bytes, raw: bytes, prepare: _Prepare) -> bytes | _Unwritten | None:
+        """Return the body with the edits of the session's last request if it continues that, fits the budget for
+        certain, and the log is as it was. Otherwise *prepare* the request, on a thread, as its log does later."""
+        last = self._find_last(caller, raw) if len(raw) <= MAX_CONTINUED else None
+        if last is None:
+            return await to_thread(prepare)
+        async with self._state.sessions.open(last.name) as session:
+            if session.memory.snapshot.number != last.number:
+                return await to_thread(prepare)
+        body, moved = raw, len(raw) - last.size
+        for start, end, new in last.edits:
+            by = moved if start >= last.end else 0
+            body = b"".join((body[: start + by], new, body[end + by :]))
+
+        def write() -> None:
+            if isinstance(prepared := prepare(), _Unwritten):
+                prepared.write()
+
+        return _Unwritten(body, write, last.is_streamed)
+
+    def _find_last(self, caller: bytes, raw: bytes) -> _LastRequest | None:
+        """Return the longest request that *raw* continues, if its new messages fit the budget for certain."""
+        begun = [last for last in [*self._last.values()] if last.caller == caller and last.may_precede(raw)]
+        for last in sorted(begun, key=attrgetter("end"), reverse=True):
+            grown = len(raw) - last.size
+            if _hash_around(raw, last.end, grown) == last.digest:
+                new = raw[last.end : last.end + grown]
+                # Its JSON has more bytes than a message has tokens beside its text.
+                fits = grown <= last.left and not _MEDIA.search(new)
+                return last if fits and _continues(new) else None
+        return None
+
+    def _prepare(
+        self, path: str, tenant: str, headers: Headers, url: str, raw: bytes, caller: bytes
+    ) -> bytes | _Unwritten | None:
         """Return the shortened body; None: the body is unchanged.
 
-        If the conversation fits the budget for certain, with what stood for its first items in the request before,
-        return its log, which is not written yet.
+        If the conversation fits the budget for certain, and nothing of it was left out of the request before, return
+        its log, which is not written yet.
         """
         adapter = self._find_adapter(path)
         body = Body(raw)
@@ -220,43 +279,33 @@ class _Proxy:
             system, tools = redactor(system) if system else "", redact(tools, redactor)
         options = {"budget": budget, "reserve": reserve, "tools": tools, "tool_choice": values.get("tool_choice")}
         fit = partial(adapter.fit, name, given.items, system=system, model=model, summarizer=summarizer, **options)
-        shorten = partial(self._shorten, name, body, adapter, given, fit)
-        known, is_streamed = self._last.get(name), values.get("stream") is True
-        if known is None or known.number != self._count_entries(name, summarizer):
-            return shorten()
-        is_whole = not known.omitted and not known.added
-        if is_whole and not is_long and not _MEDIA.search(raw):
-            return _Unwritten(None, shorten, is_streamed)
-        if body.digest(adapter.key, known.size) != (known.size, known.digest):
-            return shorten()
-        # Its JSON has more bytes than a message has tokens beside its text.
-        new = body.read_after(adapter.key, known.size)
-        if known.tokens + len(new) > budget - reserve or _MEDIA.search(new):
-            return shorten()
-        fitted: Fitted[Any] = Fitted("", known.added, [*given.items[known.omitted :]])
-        changed = None if is_whole else body.apply_changes(adapter.change(values, given, fitted))
-        return _Unwritten(changed, shorten, is_streamed)
+        is_streamed = values.get("stream") is True
 
-    def _count_entries(self, name: str, summarizer: RequestSummarizer) -> int:
-        with self._state.sessions.open(name, model=summarizer) as session:
-            return session.memory.snapshot.number
+        def shorten() -> bytes | None:
+            """Write the log, and return the shortened body; None: the body is unchanged."""
+            fitted = fit()
+            omitted = len(given.items) - len(fitted.items)
+            ends_alike = fitted.items and omitted >= 0 and all(map(is_, fitted.items, given.items[omitted:]))
+            is_whole = ends_alike and not omitted and not fitted.added
+            edits = [] if is_whole else body.list_edits(adapter.change(values, given, fitted))
+            self._last.pop(name, None)
+            if ends_alike and fitted.number:
+                end = body.find_end(adapter.key)
+                before, digest = raw[:end][-LAST_BYTES:], _hash_around(raw, end, 0)
+                left = budget - reserve - fitted.tokens
+                self._last[name] = _LastRequest(
+                    name, caller, end, before, len(raw), digest, edits, left, fitted.number, is_streamed
+                )
+                if len(self._last) > MAX_LAST:
+                    self._last.pop(next(iter(self._last)), None)
+            return None if is_whole else apply_edits(raw, edits)
 
-    def _shorten(
-        self, name: str, body: Body, adapter: _Adapter, given: RequestConversation, fit: Callable[[], Fitted[Any]]
-    ) -> bytes | None:
-        """Write the log, and return the shortened body; None: the body is unchanged."""
-        fitted = fit()
-        omitted = len(given.items) - len(fitted.items)
-        ends_alike = fitted.items and omitted >= 0 and all(map(is_, fitted.items, given.items[omitted:]))
-        self._last.pop(name, None)
-        if ends_alike and fitted.number:
-            size, digest = body.digest(adapter.key)
-            self._last[name] = _LastRequest(size, digest, omitted, fitted.added, fitted.tokens, fitted.number)
-            if len(self._last) > MAX_KNOWN:
-                self._last.pop(next(iter(self._last)), None)
-        if ends_alike and not omitted and not fitted.added:
-            return None
-        return body.apply_changes(adapter.change(body.values, given, fitted))
+        last = self._last.get(name)
+        if last is None or last.edits or is_long or _MEDIA.search(raw):
+            return shorten()
+        with self._state.sessions.open(name, model=summarizer) as opened:
+            is_same = opened.memory.snapshot.number == last.number
+        return _Unwritten(raw, shorten, is_streamed) if is_same else shorten()
 
     def _find_adapter(self, path: str) -> _Adapter:
         state = self._state
@@ -285,6 +334,22 @@ class _Proxy:
         full = self._state.make_name(tenant, prefix)
         rows = self._state.sessions.store.list_sessions(tenant, after=full, limit=limit)
         return [split_name(row.name)[1] for row in rows if row.name.startswith(full)]
+
+
+def _hash_around(raw: bytes, end: int, count: int) -> bytes:
+    """Return the hash of *raw* without the *count* bytes from *end* on."""
+    digest = blake2b(raw[:end], digest_size=16)
+    digest.update(raw[end + count :])
+    return digest.digest()
+
+
+def _continues(new: bytes) -> bool:
+    """Return whether *new*, after a message in an array, is more messages."""
+    text = new.decode().strip()
+    try:
+        return not text or (text.startswith(",") and is_conversation(json.loads(f"[{text[1:]}]")))
+    except ValueError:
+        return False
 
 
 def _find_kind(path: str, headers: Headers) -> str:

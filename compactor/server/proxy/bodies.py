@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import takewhile
 from json.decoder import scanstring  # type: ignore[attr-defined]
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from memory.messages import SYSTEM
@@ -21,6 +21,8 @@ from ...integrations.base import Conversations, Converted, Fitted, Group, Messag
 from ...integrations.history import list_messages
 
 Item = Any
+#: Start and end in a body, and the bytes that replace what is there.
+Edit = tuple[int, int, bytes]
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _PLAIN = frozenset(("user", "assistant", "tool", *SYSTEM))
 _match_space: Any = re.compile(r"[ \t\n\r]*").match
@@ -31,7 +33,7 @@ class InvalidBody(ValueError):
 
 
 class Body:
-    """A parsed JSON object. ``replace`` changes the values of some keys, and no byte of the other values or of array
+    """A parsed JSON object. ``list_edits`` changes the values of some keys, and no byte of the other values or of array
     items that stay."""
 
     def __init__(self, raw: bytes) -> None:
@@ -54,21 +56,12 @@ class Body:
         if self._skip(at, "}") != len(self._text):
             raise InvalidBody("more follows the object")
 
-    def digest(self, key: str, size: int | None = None) -> tuple[int, bytes]:
-        """Return how many characters of the array at *key* were hashed, and the hash: of these, and of the body around
-        the array. Without a *size*, up to the end of its last item, a dictionary."""
-        start, end = self._spans[key]
-        if size is None:
-            size = self._items[id(self.values[key][-1])][1] - start
-        text, digest = self._text, blake2b(f"{start} {size} ".encode(), digest_size=16)
-        for part in (text[: start + size], text[end:]):
-            digest.update(part.encode())
-        return size, digest.digest()
+    def find_end(self, key: str) -> int:
+        """Return where the last item, a dictionary, of the array at *key* ends."""
+        return self._count_bytes(self._items[id(self.values[key][-1])][1])
 
-    def read_after(self, key: str, size: int) -> bytes:
-        """Return the array at *key* after its first *size* characters."""
-        start, end = self._spans[key]
-        return self._text[start + size : end].encode()
+    def _count_bytes(self, at: int) -> int:
+        return at if self._text.isascii() else len(self._text[:at].encode())
 
     def _read(self, at: int) -> tuple[Any, int]:
         try:
@@ -102,22 +95,47 @@ class Body:
             raise InvalidBody(f"there is no {sign}")
         return _match_space(text, at + len(sign)).end()  # type: ignore[no-any-return]
 
-    def apply_changes(self, changes: Mapping[str, Any]) -> bytes:
-        """Return the body with the values in *changes*; new keys come first."""
-        text = self._text
-        known = [(self._spans[key], value) for key, value in changes.items() if key in self._spans]
-        for (start, end), value in sorted(known, reverse=True, key=lambda one: one[0]):
-            text = text[:start] + self._write(value) + text[end:]
-        begin = text.index("{") + 1
-        added = {key: value for key, value in changes.items() if key not in self._spans}
-        new = "".join(f"{_write(key)}:{self._write(value)}," for key, value in added.items())
-        return (text[:begin] + new + text[begin:]).encode()
+    def list_edits(self, changes: Mapping[str, Any]) -> list[Edit]:
+        """Return what puts the values in *changes* into the body, new keys first; the last edit comes first. Items at
+        the end of an array that stay are not edited, nor is the space between them."""
+        edits: list[tuple[int, int, str]] = []
+        for key, value in changes.items():
+            if key not in self._spans:
+                at = self._text.index("{") + 1
+                edits.append((at, at, f"{_write(key)}:{self._write(value)},"))
+                continue
+            start, end = self._spans[key]
+            kept = _count_kept(self.values[key], value)
+            if kept and (span := self._items.get(id(value[-kept]))) is not None:
+                new = f"[{''.join(f'{self._write_item(one)},' for one in value[:-kept])}"
+                end = span[0]
+            else:
+                new = self._write(value)
+            edits.append((start, end, new))
+        edits.sort(reverse=True, key=itemgetter(0))
+        return [(self._count_bytes(start), self._count_bytes(end), new.encode()) for start, end, new in edits]
 
     def _write(self, value: Any) -> str:
-        if not isinstance(value, list):
-            return _write(value)
-        spans = ((one, self._items.get(id(one))) for one in value)
-        return f"[{','.join(_write(one) if at is None else self._text[slice(*at)] for one, at in spans)}]"
+        if isinstance(value, list):
+            return f"[{','.join(map(self._write_item, value))}]"
+        return _write(value)
+
+    def _write_item(self, item: Any) -> str:
+        span = self._items.get(id(item))
+        return self._text[slice(*span)] if span is not None else _write(item)
+
+
+def apply_edits(raw: bytes, edits: Iterable[Edit]) -> bytes:
+    for start, end, new in edits:
+        raw = b"".join((raw[:start], new, raw[end:]))
+    return raw
+
+
+def _count_kept(old: Any, new: Any) -> int:
+    """Return how many items at the end of an array stay."""
+    if not isinstance(old, list) or not isinstance(new, list):
+        return 0
+    return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(reversed(old), reversed(new), strict=False)))
 
 
 def _write(value: Any) -> str:
@@ -158,7 +176,7 @@ class _Format:
         items = body.get(cls.key)
         if not isinstance(items, list) or any(body.get(key) is not None for key in cls.state_keys):
             return None
-        if any(map(_is_state, items)):
+        if not is_conversation(items):
             return None
         leading = list(takewhile(_is_system, items))
         given = [body.get(key) for key in cls.max_tokens_keys]
@@ -275,8 +293,14 @@ def _is_system(item: Item) -> bool:
     return isinstance(item, dict) and item.get("role") in SYSTEM
 
 
+def is_conversation(items: Iterable[Item]) -> bool:
+    """Return whether *items* hold their whole conversation, and refer to nothing that the provider keeps or has
+    compacted."""
+    odd = (one for one in items if type(one) is not dict or "type" in one or type(one.get("content")) is not str)
+    return not any(map(_is_state, odd))  # few
+
+
 def _is_state(item: Item) -> bool:
-    """Return whether *item* refers to state that the provider keeps or has compacted."""
     if not isinstance(item, dict):
         return True
     content = item.get("content")

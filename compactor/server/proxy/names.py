@@ -56,6 +56,11 @@ def read_name(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
     return name if len(name) <= MAX_NAME else blake2b(name.encode(), digest_size=16).hexdigest()
 
 
+def read_session_headers(headers: Mapping[str, str]) -> list[str]:
+    """Return all headers that name a session or an agent; empty ones are missing."""
+    return [headers.get(name, "") for name in (*SESSION_HEADERS, AGENT_HEADER)]
+
+
 def _read_claude_session(user_id: object) -> str | None:
     """Return the session in Claude Code's ``user_id``, which is JSON or, in older versions, ends with it."""
     if not isinstance(user_id, str):
@@ -78,13 +83,16 @@ class Callers:
     def __init__(self) -> None:
         secret = os.urandom(32)
         self._tags: OrderedDict[bytes, bytes] = OrderedDict()  # by keyed hash; its secret ends with the process
-        self._hash: Callable[[bytes], bytes] = lambda key: blake2b(key, key=secret).digest()
+        #: A fast hash that nobody can compute in another process.
+        self.hash: Callable[[str], bytes] = lambda text: blake2b(text.encode(), key=secret).digest()
 
     def tag(self, key: str, user: str) -> bytes:
         """Return the tag of a caller with that *key*, acting for its end *user*. Takes 50 ms the first time."""
-        given = json.dumps([key, user]).encode()
-        if (tag := self._tags.get(known := self._hash(given))) is None:
-            tag = self._tags[known] = hashlib.scrypt(given, salt=b"context-compactor", n=2**14, r=8, p=1, dklen=16)
+        given = json.dumps([key, user])
+        if (tag := self._tags.get(known := self.hash(given))) is None:
+            tag = self._tags[known] = hashlib.scrypt(
+                given.encode(), salt=b"context-compactor", n=2**14, r=8, p=1, dklen=16
+            )
             if len(self._tags) > MAX_KNOWN:
                 self._tags.popitem(last=False)
         return tag

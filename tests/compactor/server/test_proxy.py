@@ -385,7 +385,7 @@ def test_of_an_array_that_changes_the_items_that_stay_keep_their_bytes() -> None
         CLIENT.post(f"{url}/v1/chat/completions", content=body, headers=AUTH)
         raw = model.requests[0].raw
     assert len(raw) < len(body) / 2
-    assert raw.endswith(b"," + newest + b"] }")
+    assert raw.endswith(b" , " + newest + b"\n] }")
 
 
 def test_no_path_leads_out_of_the_endpoints_own() -> None:
@@ -1016,11 +1016,15 @@ def test_a_conversation_that_is_known_to_fit_does_not_wait_for_the_log(
     with ModelServer("") as model, proxy(model, store=store, budget=1_500) as (url, state):
         model.always(answer_any())
 
-        def send() -> bytes:
-            given = {"model": "gpt-4o-mini", "max_tokens": 10, key: history}
+        def send(**more: Any) -> bytes:
+            given = {"model": "gpt-4o-mini", "max_tokens": 10, key: history, **more}
+            if path == "/v1/messages":
+                given["system"] = "Sei höflich."  # behind the messages
             headers = {"authorization": f"Bearer {KEY}", "x-session-id": "long"}
-            return httpx.post(url + path, json=given, headers=headers, timeout=60).content
+            raw = json.dumps(given, ensure_ascii=False).encode()
+            return httpx.post(url + path, content=raw, headers=headers, timeout=60).content
 
+        history[-1]["content"] += " Süß?"
         send()
         if has_summary:
             publish_summary(state)
@@ -1037,11 +1041,43 @@ def test_a_conversation_that_is_known_to_fit_does_not_wait_for_the_log(
                 store.gate.set()
             assert b"re: " in sent.result()
         last = model.requests[-1].body
-        send()  # after the log was written
-        assert model.requests[-1].body == last
+        send(top_p=1)  # no longer the same around the conversation
+        assert model.requests[-1].body == last | {"top_p": 1}
     assert ("Rows without a name." in json.dumps(last)) is has_summary
     assert last[key][-5:] == history[-5:]
     assert (last[key] == history) is not has_summary
+
+
+CONTINUED: list[tuple[str, bool]] = [
+    (', {"type": "item_reference", "id": "i"}', True),
+    (', {"type": "message"', True),
+    ('  , {"role": "user", "content": "And?"} ', False),
+    ("", False),
+    (', {"role": "user", "content": [{"type": "input_image", "image_url": "data:,x"}]}', True),  # over the budget
+    (', {"role": "user", "content": "' + WORDS * 30 + '"}', False),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CONTINUED)))
+def test_what_follows_a_known_conversation_is_read_before_it_is_forwarded(number: int) -> None:
+    """It may be no conversation any more, or take more tokens than are left."""
+    more, passes = CONTINUED[number]
+    begin = f'{{"model": "gpt-4o-mini", "input": {json.dumps(make_history(6))[:-1]}'
+    with ModelServer("") as model, proxy(model, budget=1_500) as (url, state):
+        model.always(answer_any())
+        headers = AUTH | {"x-session-id": "long"}
+        CLIENT.post(f"{url}/v1/responses", content=f"{begin}]}}", headers=headers)
+        publish_summary(state)
+        CLIENT.post(f"{url}/v1/responses", content=f"{begin}]}}", headers=headers)
+        if '"message"' in more:
+            model.always(status(400))
+        raw = f"{begin}{more}]}}".encode()
+        CLIENT.post(f"{url}/v1/responses", content=raw, headers=headers)
+        sent = model.requests[-1]
+    assert (sent.raw == raw) is passes
+    assert passes or (
+        "Rows without a name." in sent.raw.decode() and json.loads(raw)["input"][-1] == sent.body["input"][-1]
+    )
 
 
 @pytest.mark.slow
