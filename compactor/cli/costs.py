@@ -9,24 +9,17 @@ from typing import Any, Literal, NamedTuple
 
 from rich.table import Table
 
-from memory.entries import (
-    CompactionPrepared,
-    CompactionPublished,
-    Entry,
-    EventRecorded,
-    ReductionPublished,
-    UsageRecorded,
-    list_kinds,
-)
+from memory.entries import CompactionPublished, Entry, UsageRecorded, list_kinds
 from memory.errors import NewerVersion, StoreDamaged
 from memory.journal import HISTORY_KINDS, CompactionRecord, history_of
 from memory.stores import Store
 
+from ..cost.spent import SPENT_KINDS, find_spent
 from .sessions import list_active
 from .terminal import make_one_line, make_table
 
 By = Literal["day", "role", "model"]
-_KINDS = HISTORY_KINDS | list_kinds(EventRecorded, ReductionPublished, UsageRecorded)
+_KINDS = HISTORY_KINDS | SPENT_KINDS | list_kinds(UsageRecorded)
 
 
 class Spending(NamedTuple):
@@ -94,33 +87,10 @@ def _read_spendings(store: Store, session: str, model: str) -> Iterator[tuple[tu
     for role in sorted(roles):
         own = [entry for entry in entries if getattr(entry.record, "role", role) == role]
         history = history_of(own, role, partial(store.find_round_number, session))
-        for entry, one in (*_find_spent(own), *_find_saved(own, history, model)):
+        spent = [(one.entry, Spending(one.entry.created_at, role, one.model, one.usage)) for one in find_spent(own)]
+        for entry, one in (*spent, *_find_saved(own, history, model)):
             key = entry.created_at, entry.kind, role, getattr(entry.record, "digest", ""), one.usage is None
             yield key, one
-
-
-def _find_spent(entries: list[Entry]) -> Iterator[tuple[Entry, Spending]]:
-    """Yield each answer that was paid for. A publication of a prepared answer is not paid for again."""
-    steps = 0  # prepared answers for single posts, which a reduction may be made of
-    for entry in entries:
-        record, usage, model = entry.record, None, None
-        match record:
-            case CompactionPrepared():
-                usage, model = record.usage, record.model
-                steps += record.kind not in ("rounds", "changes")
-            case CompactionPublished(digest="", compaction=compaction):
-                usage, model = compaction.usage, compaction.model
-            case ReductionPublished(reduction=reduction) if reduction.usage:
-                if steps:
-                    steps -= 1
-                else:
-                    usage, model = reduction.usage, reduction.model
-            case EventRecorded(facts=facts):
-                model, told = facts.get("model"), facts.get("usage")
-                counts = told.items() if isinstance(told, Mapping) else ()
-                usage = {name: n for name, n in counts if isinstance(name, str) and type(n) is int and n >= 0}
-        if usage:
-            yield entry, Spending(entry.created_at, record.role, model if isinstance(model, str) else "", usage)  # type: ignore[union-attr]
 
 
 def _find_saved(

@@ -19,6 +19,7 @@ from memory.errors import NewerVersion, StoreDamaged
 from memory.stores import SessionRow
 from memory.stores.tenants import split_name
 
+from ..cost.spent import SPENT_KINDS, find_spent
 from ..health import examine_session
 from ..inspector.views import Inspection, find_roles
 from ..models import compute_price
@@ -233,9 +234,9 @@ def _measure(row: SessionRow, store: Store, budget: int, preferred: Sequence[str
         if not roles:
             return _Known(row, row.entries)
         tokens = min(Inspection(memory, roles[0]).view.tokens, budget)  # compose omits the rest
-        paid = [(one.model or "", one.usage) for role in roles for one in memory.journal(role).history() if one.usage]
+        paid = [*find_spent(store.read_kinds(row.name, SPENT_KINDS))]
     except (StoreDamaged, NewerVersion):
         return _Known(row, row.entries, failures=max(failures, 1))
-    spent = sum(usage.get(name, 0) for _, usage in paid for name in ("input_tokens", "output_tokens"))
-    dollars = sum(compute_price(model, usage) or 0.0 for model, usage in paid)
+    spent = sum(one.usage.get(name, 0) for one in paid for name in ("input_tokens", "output_tokens"))
+    dollars = sum(compute_price(one.model, one.usage) or 0.0 for one in paid)
     return _Known(row, row.entries, tokens, spent, dollars, failures)

@@ -48,7 +48,9 @@ def listed() -> Iterator[tuple[TestClient, Store]]:
             made = CompactedMessage(start_index=1, end_index=1, summary="Halls.", **about)
             memory.journal("assistant").publish(made, base=0, round_ids=ids)
         if number == 2:
-            memory.journal("assistant").note("compaction.failed", {"error": "APIError", "failures": 3})
+            rejected = {"usage": {"input_tokens": 50, "output_tokens": 5}, "model": "nobody-knows-its-price"}
+            facts = {"error": "SummaryRejected", "failures": 3, **rejected}
+            memory.journal("assistant").note("compaction.failed", facts)
     with TestClient(create_app(ServerSettings(store="memory://"), store=store), base_url="http://127.0.0.1") as client:
         yield client, store
 
@@ -68,7 +70,7 @@ def test_the_page_lists_prompts_within_the_budget() -> None:
         ("activity", []),  # all in the same minute, or nearly
         ("name", [0, 1, 2, 3, 4]),
         ("tokens", [4, 3, 2, 1, 0]),
-        ("cost", [1, 3]),  # in dollars, then in tokens
+        ("cost", [1, 3, 2]),  # in dollars, then in tokens, rejected answers included
         ("failing", [2]),
     ],
 )
