@@ -47,7 +47,7 @@ def check(schema: Any, examples: int) -> None:
 
 
 def _try(operation: Any, client: Any, examples: int) -> None:
-    from schemathesis.checks import positive_data_acceptance
+    from schemathesis.checks import not_a_server_error, positive_data_acceptance
 
     @settings(
         max_examples=examples,
@@ -64,7 +64,10 @@ def _try(operation: Any, client: Any, examples: int) -> None:
         # No schema can say what an import takes, nor which cursors a list has ordered by activity.
         open_ended = operation.path.endswith("/import") or "after" in (case.query or {})
         excluded = [positive_data_acceptance] if open_ended else []
-        case.call_and_validate(session=client, base_url=URL, excluded_checks=excluded)
+        response = case.call(session=client, base_url=URL)
+        if response.status_code == 504:  # what a time-out of no time leads to; only operations that say so answer it
+            excluded.append(not_a_server_error)
+        case.validate_response(response, excluded_checks=excluded)
 
     run()
 
