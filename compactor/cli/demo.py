@@ -253,7 +253,6 @@ def print_summary(demo: Demo, console: Console) -> None:
 
 
 def print_tables(demo: Demo, console: Console) -> None:
-    """Print the figures of each agent."""
     figures = {role: agent.stats.get_figures() for role, agent in demo.agents.items()}
     covered = [agent.compaction.last_round if agent.compaction is not None else 0 for agent in demo.agents.values()]
     names = {

@@ -183,7 +183,6 @@ class NextMessageClock(SystemClock):
         return lambda: self._pending.pop(key, None)
 
     def make_calls(self) -> None:
-        """Make the calls that are pending now."""
         for key in list(self._pending):
             if callback := self._pending.pop(key, None):
                 callback()
@@ -278,7 +277,6 @@ class Replay:
             return [self.run(conversation, step) for conversation in conversations]
 
     def make_document(self, file: str, results: Sequence[Figures], *, joined: bool) -> dict[str, Any]:
-        """Return everything as one JSON document."""
         config = self.make_options()["config"]
         return {
             "file": file,

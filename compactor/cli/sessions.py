@@ -223,8 +223,6 @@ def parse_rounds(text: str) -> tuple[int, int]:
 
 
 def list_session_lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a document of ``describe_session``."""
-
     def make_line(name: str, value: str) -> str:
         return f"{name:<17}{value}"
 

@@ -115,7 +115,6 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _read_run(items: list[Block]) -> Message:
-    """Return the model's *items* as one message."""
     content, calls, kept = read_blocks(RUN, items)
     message: Message = {"role": "assistant", "content": content}
     if calls:

@@ -151,7 +151,6 @@ def auto_context(
 
 
 def _check_names(name: str, value: object) -> tuple[str, ...]:
-    """Return one name or several as a tuple."""
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
     for one in names:
         require(name, one, str, "a name or several, such as ('load_skill',)")

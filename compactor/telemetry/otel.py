@@ -51,7 +51,6 @@ class Instrumentation:
         self._removers = [target.on_event(self._record, EVENTS) for target in targets]
 
     def stop(self) -> None:
-        """Stop writing."""
         for remove in self._removers:
             remove()
         self._targets = ()

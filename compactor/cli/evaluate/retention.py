@@ -106,7 +106,6 @@ class SummaryWords:
         return [_find_keys(one) for one in split_sentences(self.text, _MAX_SENTENCE) if is_prohibition(one)]
 
     def keeps(self, item: Item) -> bool:
-        """Return whether *item* stands here."""
         if item.name:
             return not find_unknown((item.name,), (self.text,))
         if item.kind in ("instructions", "prohibitions") and keep_letters(item.text) in self._letters:

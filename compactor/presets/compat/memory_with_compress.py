@@ -602,7 +602,6 @@ def _make_message(text: str, part: Part, references: str) -> Message:
 
 
 def _strip_frame(message: Message) -> str:
-    """Return the text that ``_make_message`` framed."""
     text = parse(message).message
     start, end = text.find(_OPENED), text.rfind(_CLOSED)
     return text[start + len(_OPENED) : end].strip() if 0 <= start < end else text

@@ -231,7 +231,6 @@ class _Chat:
 
     @cached_property
     def costs(self) -> list[int]:
-        """The tokens of each message."""
         return [count_message(message, self.count) for message in self.messages]
 
     @property
@@ -335,7 +334,6 @@ def make_preview(text: str, length: int, where: str, count: TokenCounter) -> str
 
 
 def _is_compacted(text: str, preview: int) -> bool:
-    """Return whether *text* is a preview."""
     last = text.rpartition("\n")[2]
     is_line = last.startswith("[") and last.endswith("]") and len(text) - len(last) <= preview + 1
     return is_line and (f"{_KEPT} in the file " in last or f"{_KEPT}{_BY_HOST}]" in last)

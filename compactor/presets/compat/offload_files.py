@@ -450,7 +450,6 @@ class OffloadFiles:
                 raise TimeoutError
 
     def _select_names(self, path: str, glob: str) -> list[str]:
-        """Return the names of the files to search, in order."""
         names = self._list_readable()
         if _normalize(path) not in ("", *self._folders):
             only = self._find_name(path)
@@ -497,7 +496,6 @@ class OffloadFiles:
         return name, text
 
     def _read_text(self, name: str) -> str | None:
-        """Return the text of a file; None if it cannot be read."""
         raw = None
         with suppress(OSError):
             raw = self._read_bytes(name) if self._is_own_folder() else None

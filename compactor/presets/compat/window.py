@@ -491,7 +491,6 @@ class Window:
             self.show(items, None if direct is None else [self.add(message) for message in direct])
 
     def _find_saved(self, saved: SavedWindow, messages: list[Message], history: list[Location]) -> Iterator[Item]:
-        """Yield the items of the saved *messages*."""
         if saved.sources is None:
             left = [*history]
             for message in messages:
