@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from memory import Memory, StaleCompaction, StoreError
 from memory.events import Event, EventHook
@@ -34,7 +33,6 @@ HELP = """\
 /quit     end the chat; so do Ctrl-D and Ctrl-C"""
 
 StreamAnswer = Callable[[Messages], Generator[str, None, None]]
-OPENAI = "https://api.openai.com/v1"
 #: Seconds without a piece of the answer after which the endpoint counts as dead.
 _READ_TIMEOUT = 120.0
 #: A stream wraps each word in about a hundred bytes.
@@ -65,9 +63,7 @@ def find_endpoint(model: str, base_url: str | None) -> tuple[OpenAISummarizer, S
         timeout = openai.Timeout(_READ_TIMEOUT, connect=10.0)
         return make_client(("openai", "OpenAI"), key or "not-needed", url, max_bytes=_MAX_STREAM_BYTES, timeout=timeout)
 
-    parts = urlsplit(url or OPENAI)
-    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    return summarizer, partial(stream_answer, get_client, model), address
+    return summarizer, partial(stream_answer, get_client, model), summarizer.endpoint
 
 
 def stream_answer(get_client: Callable[[], Any], model: str, messages: Messages) -> Generator[str, None, None]:

@@ -21,7 +21,7 @@ from ... import strategies
 from ...cost.prices import Prices
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...tokens import get_counter
-from ..chat import OPENAI, find_endpoint
+from ..chat import find_endpoint
 from ..exchange import write_atomically
 from ..replay import NamedConversation, read_transcript
 from ..session_commands import BaseUrl, LogEvents, Prompt, make_config, make_option
@@ -44,6 +44,7 @@ from .report import (
 from .runner import Compaction, EvaluationRunner, Source, cut_text, summarize_offline
 
 _OFFLINE = "offline"
+_OPENAI = "https://api.openai.com/v1"
 _ANSWERS = "answers.jsonl"
 #: A rejected compaction must not make the compactor summarise offline: its model is what is evaluated.
 _NEVER = 1_000_000
@@ -180,7 +181,7 @@ def _find_model(
         )
     count = get_counter(model)
     if dry_run and not (base_url or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_KEY")):
-        return MeteredSummarizer(rehearse, count, paid, OPENAI, model)  # what it costs is known without a key
+        return MeteredSummarizer(rehearse, count, paid, _OPENAI, model)  # what it costs is known without a key
     client, _, address = find_endpoint(model, base_url)
     return MeteredSummarizer(rehearse if dry_run else client, count, paid, address, model)
 
