@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from html import escape
@@ -21,16 +21,10 @@ from memory.rounds import run_dump
 
 from .views import VIEWS, Inspection, describe_session
 
-#: The files that a browser loads, and their types.
-FILES: Mapping[str, str] = {
-    "inspector.css": "text/css",
-    "uplot.css": "text/css",
-    "uplot.js": "text/javascript",
-    "dom.js": "text/javascript",
-    "strip.js": "text/javascript",
-    "inspector.js": "text/javascript",
-}
 _MODULES = ("dom.js", "strip.js", "inspector.js")
+#: The files that a browser loads, and their types.
+FILES = dict.fromkeys(("inspector.css", "uplot.css"), "text/css")
+FILES |= dict.fromkeys(("uplot.js", *_MODULES), "text/javascript")
 #: Browsers load nothing from elsewhere, and neither run nor apply anything inline.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
