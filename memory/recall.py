@@ -200,7 +200,7 @@ class Recall:
         ref = read_text(given, "ref")
         if ref not in self._references:  # models capitalise references and copy the signs beside them
             ref = ref.strip(_BESIDE).lower().removeprefix("reload").lstrip(_BESIDE)
-        passage = reload_passage(self._get_all_rounds(), self._references.get(ref, ref), hide_failed=True)
+        passage = reload_passage(self._get_all_rounds(), self._references.get(ref, ref))
         return _find_pattern(passage, ref, given, pattern) if pattern else _page(passage, ref, given)
 
     def _read_rounds(self, given: Mapping[str, Any]) -> str:
@@ -214,7 +214,7 @@ class Recall:
         if last < first:
             raise Refused(f"end is before start; give an end from {first} to {len(rounds)}")
         ref = make_range_reference(first, min(last, len(rounds)))
-        return _page(reload_passage(rounds, ref, hide_failed=True), ref, given)
+        return _page(reload_passage(rounds, ref), ref, given)
 
     def _search_history(self, given: Mapping[str, Any]) -> str:
         query = read_text(given, "query")

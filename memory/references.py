@@ -131,22 +131,22 @@ def reload_text(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False)
     return "".join(_list_pieces(rounds, ref, hide_failed=hide_failed))
 
 
-def reload_passage(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> Passage:
-    """Return the same text as a ``Passage``, which gives pages without copying the whole."""
-    pieces, place, speaker = list(_list_pieces(rounds, ref, hide_failed=hide_failed)), parse_reference(ref), ""
+def reload_passage(rounds: Sequence[Round], ref: str) -> Passage:
+    """Return the same text, without hidden rounds, as a ``Passage``, which gives pages without copying the whole."""
+    pieces, place, speaker = list(_list_pieces(rounds, ref, hide_failed=True)), parse_reference(ref), ""
     if place.first_post is not None and place.first_post == place.last_post:
         posts = (post for post in rounds[place.first - 1].post_list if post.number == place.first_post)
         speaker = USER if place.first_post == 0 else next(map(_name_ends, posts), "")
     return Passage(pieces, speaker)
 
 
-def reload_messages(rounds: Sequence[Round], ref: str, role: str, *, hide_failed: bool = False) -> list[dict[str, Any]]:
+def reload_messages(rounds: Sequence[Round], ref: str, role: str) -> list[dict[str, Any]]:
     """Return the chat messages behind *ref* as *role* would send them to a model.
 
-    *rounds* are the log as the role sees it. May raise ``UnknownReference``.
+    *rounds* are the log as the role sees it; hidden ones are left out. May raise ``UnknownReference``.
     """
     place = parse_reference(ref)
-    found = _find_rounds(rounds, place, ref, hide_failed=hide_failed)
+    found = _find_rounds(rounds, place, ref, hide_failed=True)
     if place.first_post is None:
         return [message for round_ in found for message in from_round(round_, role)]
     round_ = next(found)

@@ -195,7 +195,7 @@ def test_a_role_reads_only_its_own_of_several_posts() -> None:
 
 
 def messages_of(memory: Memory, ref: str, role: str = "Planner") -> list[dict[str, object]]:
-    return reload_messages(memory.snapshot.get_rounds(role, include_hidden=True), ref, role, hide_failed=True)
+    return reload_messages(memory.snapshot.get_rounds(role, include_hidden=True), ref, role)
 
 
 def test_messages_behind_whole_rounds_are_those_of_the_conversation() -> None:

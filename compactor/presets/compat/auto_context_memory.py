@@ -317,7 +317,7 @@ class AutoContextMemory:
         if not _is_reference(ref_id):
             raise UnknownReference(f"nothing is offloaded under {ref_id!r:.80}, and it is no place in the log (r12.p3)")
         rounds = self.memory.snapshot.get_rounds(self.role, include_hidden=True)
-        return reload_messages(rounds, ref_id, self.role, hide_failed=True)
+        return reload_messages(rounds, ref_id, self.role)
 
     def clear(self, ref_id: str) -> None:
         """Forget the offload under *ref_id*, if any; the id may be used again."""
