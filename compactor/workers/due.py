@@ -21,6 +21,7 @@ from memory.values import ValueObject
 from ..background import ContextCompactor, Options
 from ..config import CompactorConfig, Settings
 from ..cost.limits import Limits
+from ..cycle import load_strategies
 from ..events import EventHooks, EventLog, Failed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
 from ..health import find_failures
 from ..journal import LEASE_SECONDS
@@ -148,6 +149,9 @@ class Worker(ValueObject):
     budget: int | None = None
     options: Options = field(default_factory=Options)
     _hooks: EventHooks = field(default_factory=EventHooks, repr=False)
+
+    def __post_init__(self) -> None:
+        load_strategies()  # now: another worker may be ready to run the first job sooner
 
     def on_event(self, callback: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
         """Call *callback* with each event of all jobs, like ``ContextCompactor.on_event``; return a function that ends

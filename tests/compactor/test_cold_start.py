@@ -129,3 +129,16 @@ for thread in threads:
 print(len(reads))
 """
     assert run(code) == ["1"]
+
+
+def test_a_worker_is_ready_before_its_first_job() -> None:
+    """Another worker may be able to run that job sooner."""
+    code = """
+import sys
+from compactor import open_store
+from compactor.workers import Worker
+print("compactor.strategies" in sys.modules)
+Worker(store=open_store("memory://"))
+print("compactor.strategies" in sys.modules)
+"""
+    assert run(code) == ["False", "True"]
