@@ -4,10 +4,11 @@ The list begins where it began at the last call, or with the log. Where it stops
 messages (a hole in the list), or its history has changed. It is a hole if there is evidence behind it, until the log's
 end or beyond doubt:
 
-- an object of the last call is evidence enough, if the host has none of the dropped objects elsewhere in its list;
+- an object of the last call is evidence enough;
 - texts that the log has once are ``UNIQUE`` evidence, and others are ``REPEATED``: a hole needs ``ENOUGH``, and
   ``MADE_ANEW`` if the host gives other objects again but not these;
-- a summary in the hole needs ``STRONG`` evidence. It says what nobody said before, and makes the list shorter.
+- a summary in the hole needs ``STRONG`` evidence. It says what nobody said before, and makes the list shorter;
+- messages that the host has elsewhere in its list were moved: nothing is evidence that they were dropped.
 
 Otherwise the alignment ends there, and is diverged: ``sync`` then undoes the log's messages behind it and writes the
 host's. So a prompt shows what the host has in either case; evidence decides whether what it lacks stays.
@@ -206,6 +207,10 @@ class _Aligner:
         return Counter(one for (one,) in iter_unpack(f"{SIZE}s", self.log_prints))
 
     @cached_property
+    def _said(self) -> frozenset[bytes]:
+        return frozenset(one for (one,) in iter_unpack(f"{SIZE}s", self.prints))
+
+    @cached_property
     def _moved_places(self) -> Sequence[int]:
         return sorted(self.moved.values())
 
@@ -291,8 +296,12 @@ class _Aligner:
         return None
 
     def _has_moved(self, first: int, end: int) -> bool:
-        """Return whether a moved object has a place in the log from *first* to before *end*."""
-        return bisect_left(self._moved_places, first) < bisect_left(self._moved_places, end)
+        """Return whether the host has messages of the log from index *first* to before *end* elsewhere in its list: one
+        of its objects, or each of these messages, if the log has their texts once."""
+        if bisect_left(self._moved_places, first) < bisect_left(self._moved_places, end):
+            return True
+        hole = (get_print(self.log_prints, index) for index in range(first, end) if self.log.kinds[index] != OPTIONAL)
+        return all(one in self._said and self._occurrences[one] == 1 for one in hole)
 
     def _list_places(self, index: int, first: int) -> Iterator[int]:
         """Yield the log's indexes from *first* on that match the host's message at *index*, the newest first."""

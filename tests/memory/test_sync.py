@@ -806,13 +806,14 @@ def test_objects_of_the_last_call_are_known_behind_a_hole_though_their_words_rep
     assert memory.messages() == [*history, *new]
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_an_object_that_moved_in_the_list_is_not_taken_for_dropped(first: int) -> None:
+@pytest.mark.parametrize("made_anew", [False, True])
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_message_that_moved_in_the_list_is_not_taken_for_dropped(first: int, made_anew: bool) -> None:
     """It would be shown twice."""
     memory, history = Memory(), talk(*"abcdef")
     memory.sync(history)
     history = [*history[:first], *history[first + 2 :], *history[first : first + 2]]
-    memory.sync(history)
+    memory.sync(copy.deepcopy(history) if made_anew else history)
     assert memory.messages() == history
 
 
