@@ -39,6 +39,8 @@ MAX_THREADS = 1_000
 #: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
 _RETRY = RetryStrategy(max_attempts=10, exponential_wait=2)
 _LOG = logging.getLogger(__name__)
+#: Asked first in an append's transaction: after an error and its rollback, psycopg would prepare all statements anew.
+_WAITS = "SELECT 1 FROM procrastinate_jobs WHERE queueing_lock = %s AND status = 'todo'"
 #: Procrastinate tells its workers of new jobs alone. If it renames its channel, they find this one when they poll.
 _GO_AHEAD = """WITH moved AS (
     UPDATE procrastinate_jobs SET scheduled_at = %(at)s, priority = %(priority)s
@@ -91,9 +93,11 @@ class ProcrastinateDispatcher:
         """Enqueue a job on psycopg's *connection*, in its transaction; return whether a new job is there then."""
         try:
             with connection.transaction():  # a savepoint
+                if connection.execute(_WAITS, [_make_lock(session, role)]).fetchone() is not None:
+                    return False  # a worker may take that one before this transaction ends
                 self._defer(session, role, connection=connection)
-        except AlreadyEnqueued:
-            return False  # a worker may take that one before this transaction ends
+        except AlreadyEnqueued:  # just now
+            return False
         except (ProcrastinateException, Error) as error:
             if not (self._is_refused or connection.closed):
                 self._is_refused = True

@@ -158,6 +158,33 @@ def test_a_job_that_waits_already_does_not_hold_up_the_append(postgres_url: str)
             assert Memory("s", store=store).snapshot.number == memory.snapshot.number
 
 
+class Prepared(Later):
+    """Counts the statements that are prepared on a connection, before it enqueues a job and afterwards."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.counts: list[int] = []
+
+    def due_in(self, connection: Any, session: str, role: str) -> bool:
+        def count() -> int:
+            statement = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%compactor%'"
+            return int([connection.execute(statement, prepare=False).fetchone()[0] for _ in range(2)][1])
+
+        before = count()
+        is_new = super().due_in(connection, session, role)
+        self.counts += [before, count()]
+        return is_new
+
+
+def test_a_job_that_waits_already_does_not_slow_down_later_appends(postgres_url: str) -> None:
+    """Their statements stay prepared."""
+    with hosting(postgres_url, kind=Prepared) as (dispatcher, (memory,), _):
+        ProcrastinateDispatcher.due(dispatcher, "s", ROLE)
+        memory.append(QUERY)
+    before, after = dispatcher.counts
+    assert after == before > 0
+
+
 def test_an_append_does_not_wait_for_tables_that_are_not_as_expected(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
