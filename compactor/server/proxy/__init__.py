@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -136,7 +137,8 @@ class _Proxy:
         self._sessions: Sessions | None = None
         self._adapters: dict[str, _Adapter] = {}
         self._resume_at: dict[str, float] = {}  # by tenant, so that none holds up another
-        self._last: dict[str, _LastRequest] = {}  # by session, if its newest messages were whole; oldest first
+        # By session, if its newest messages were whole; oldest first. Threads share it: each call is atomic.
+        self._last: OrderedDict[str, _LastRequest] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
@@ -297,7 +299,7 @@ class _Proxy:
                     name, caller, end, before, len(raw), digest, edits, left, fitted.number, is_streamed
                 )
                 if len(self._last) > MAX_LAST:
-                    self._last.pop(next(iter(self._last)), None)
+                    self._last.popitem(last=False)
             return None if is_whole else apply_edits(raw, edits)
 
         last = self._last.get(name)
@@ -313,7 +315,7 @@ class _Proxy:
             adapters = {one: kind(state.settings.budget, sessions=state.sessions) for one, kind in FORMATS.items()}
             for adapter in adapters.values():
                 adapter.redactor = state.redactor
-            self._sessions, self._adapters, self._last = state.sessions, adapters, {}
+            self._sessions, self._adapters, self._last = state.sessions, adapters, OrderedDict()
         return self._adapters[path]
 
     def _find_budget(self, model: str, given: RequestConversation) -> tuple[int, int]:
