@@ -126,8 +126,16 @@ def align(log: LogFingerprints, prints: bytes, messages: Sequence[Message], last
     return _Aligner(log, prints, messages, last).align(anchors) if known.is_diverged else known
 
 
-def follow(log: LogFingerprints, prints: bytes, messages: Sequence[Message], anchors: Sequence[Anchor]) -> Alignment:
-    """Return the alignment that follows from each of *anchors*, up to the next."""
+def follow(
+    log: LogFingerprints,
+    prints: bytes,
+    messages: Sequence[Message],
+    anchors: Sequence[Anchor],
+    *,
+    has_erased: bool = True,
+) -> Alignment:
+    """Return the alignment that follows from each of *anchors*, up to the next. *has_erased*: the host may still have
+    the erased messages."""
     host, here, spans, begun = 0, 0, list[MatchingSpan](), list[Anchor]()
     length = len(log.kinds)
     for anchor, (host_end, log_end) in pairwise([*anchors, Anchor(len(messages), length)]):
@@ -141,10 +149,11 @@ def follow(log: LogFingerprints, prints: bytes, messages: Sequence[Message], anc
             if here >= log_end:
                 break
             kind = log.kinds[here]
-            if kind >= ERASED and host < host_end and kind == find_kind(chat.parse(messages[host])):
+            is_given = kind >= ERASED and has_erased and host < host_end
+            if is_given and kind == find_kind(chat.parse(messages[host])):
                 spans.append(MatchingSpan(host, here, 1))
                 host, here = host + 1, here + 1
-            elif kind == OPTIONAL:
+            elif kind == OPTIONAL or (kind >= ERASED and not has_erased):
                 here += 1
             else:
                 break
@@ -244,6 +253,9 @@ class _Aligner:
         """Return the alignment that begins at the anchors *known*, or with the log, and passes holes with evidence."""
         known = [one for one in known if one.host_index <= self.displaced] or [Anchor(0, 0)]
         found = self._follow(known)
+        if found.is_diverged and self.has_erased:  # the host may have dropped what was erased
+            without = follow(self.log, self.prints, self.messages, known, has_erased=False)
+            found = found if without.is_diverged else without
         if known[1:] or known[0].log_index:
             whole = self._follow([Anchor(0, 0)])
             if self._count_evidence(whole, self.repeated, found.host_end) >= ENOUGH:

@@ -817,6 +817,21 @@ def test_a_message_that_moved_in_the_list_is_not_taken_for_dropped(first: int, m
     assert memory.messages() == history
 
 
+@pytest.mark.parametrize("made_anew", [False, True])
+@pytest.mark.parametrize("first", [0, 2, 4])
+def test_a_host_may_drop_what_was_erased(first: int, made_anew: bool) -> None:
+    """The messages after it are not taken for it."""
+    memory, history = Memory(), talk(*"abcdef")
+    for reference in memory.sync(history).references[first : first + 2]:
+        memory.redact(str(reference))
+    del history[first : first + 2]
+    for text in ("", "g"):
+        history = [*history, *talk(*[""] * len(history), text)[len(history) :]] if text else history
+        synced = memory.sync(copy.deepcopy(history) if made_anew else history, on_divergence="raise")
+        assert (synced.appended, synced.dropped) == (len(text), 2)
+    assert [one for one in memory.messages() if one["content"] != "[Redacted]"] == history
+
+
 def test_a_host_that_removes_all_calls_of_its_older_turns_undoes_nothing() -> None:
     """Many holes at once, each with little behind it."""
     turns = [
