@@ -255,7 +255,9 @@ class _Aligner:
         found = self._follow(known)
         if found.is_diverged and self.has_erased:  # the host may have dropped what was erased
             without = follow(self.log, self.prints, self.messages, known, has_erased=False)
-            found = found if without.is_diverged else without
+            if not without.is_diverged or without.kept >= found.kept:
+                resumed = [Anchor(one.host_start, one.log_start) for one in without.spans]
+                found = copy_with(without, anchors=resumed or without.anchors)
         if known[1:] or known[0].log_index:
             whole = self._follow([Anchor(0, 0)])
             if self._count_evidence(whole, self.repeated, found.host_end) >= ENOUGH:

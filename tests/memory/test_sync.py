@@ -832,6 +832,15 @@ def test_a_host_may_drop_what_was_erased(first: int, made_anew: bool) -> None:
     assert [one for one in memory.messages() if one["content"] != "[Redacted]"] == history
 
 
+def test_a_host_may_drop_what_was_erased_and_edit_what_follows() -> None:
+    memory, history = Memory(), talk(*"abcdefgh")
+    for reference in memory.sync(history).references[2:4]:
+        memory.redact(str(reference))
+    history = [*history[:2], *history[4:6], user("edited")]
+    memory.sync(history)
+    assert [one for one in memory.messages() if one["content"] != "[Redacted]"] == history
+
+
 def test_a_host_that_removes_all_calls_of_its_older_turns_undoes_nothing() -> None:
     """Many holes at once, each with little behind it."""
     turns = [
