@@ -33,7 +33,7 @@ MAX_ROUNDS = 4 * HALF_LIFE
 #: Assumed calls of the agent's model during a compaction, until measured.
 FIRST_LATENCY = 1.0
 #: Number of compactions whose longest latency is the margin below the budget.
-LATENCIES = 4
+LATENCIES = 8
 #: Share of the usual bound at which an open round is reduced: it grows by several calls until it is summarised.
 OPEN_SHARE = 0.9
 #: Share of the best number of new tokens from which it is likely due: that changes with each evaluation.
