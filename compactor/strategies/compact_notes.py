@@ -124,7 +124,9 @@ class NotesQuestion(SummaryQuestion):
         work, step, request, previous = self.work, batch.step, batch.request, batch.request.previous
         continue_prompt = work.continue_prompt if step.at_boundary else None
         may_continue = continue_prompt is not None and continue_prompt(previous, step.rounds, "") is not None
-        form = self._choose_form(view, batch, "continue" if may_continue else "separate")
+        # A second try mostly misses, too: it comes with an answer that is worth its price even then.
+        expects_hit = may_continue and not work.summarizer_stats.tries_again
+        form = self._choose_form(view, batch, "continue" if expects_hit else "separate")
         notes, span = self._read_notes(previous), find_span(step.rounds, request.start_index, batch.reached)
         said, edits, source = previous.summary if previous is not None else None, form == "changes", batch.source
         if edits:

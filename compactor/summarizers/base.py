@@ -180,7 +180,12 @@ class SummarizerStats:
     @property
     def shares_cache(self) -> bool:
         """Whether the summarizer reads the agent's prompt from the provider's cache, or has not tried for long."""
-        return self.cached_share is None or self.cached_share >= MIN_CACHED or self.separate >= TRY_AGAIN
+        return self.cached_share is None or self.cached_share >= MIN_CACHED or self.tries_again
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether continuing, which missed the cache before, is due to be tried once more."""
+        return self.cached_share is not None and self.cached_share < MIN_CACHED and self.separate >= TRY_AGAIN
 
     def describe(self) -> str:
         """Return a line about the model's requests and its answers."""

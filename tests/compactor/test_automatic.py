@@ -212,6 +212,23 @@ def test_continuing_is_given_up_if_no_hit_is_reported(usage: Any) -> None:
     assert not any(session.client.continued[1:])
 
 
+def test_to_try_the_cache_again_does_not_change_what_is_asked_for() -> None:
+    """Most likely, it has not the agent's prompt this time either: longer notes would be all that comes of it."""
+
+    class Wordy(Client):
+        def _write(self, text: str, *, for_changes: bool) -> str:
+            return super()._write(text, for_changes=for_changes) + f" {'We looked at a gate. ' * 100}" * for_changes
+
+    client = Wordy(hit=0.0)
+    session = Session(client)
+    while len(client.continued) < 16 and len(session.prompts) < 600:
+        session.turn()
+    later = [*zip(client.continued, client.changes, strict=True)][1:]
+    assert any(changes for _, changes in later), "they are longer than notes on new rounds, and known to be"
+    assert any(continued for continued, _ in later), "it is tried again"
+    assert (True, True) not in later
+
+
 def test_another_model_named_for_the_prompt_is_never_gone_on_from() -> None:
     """Its prompt is in no cache that the summarizer reads."""
     session = Session(Client(hit=0.9), agent="gpt-4o").turns(60)
