@@ -83,6 +83,7 @@ def make_app(broker: str, worker: Worker | None = None) -> Celery:
         task_publish_retry_policy={"max_retries": 3, "interval_start": 0, "interval_step": 0.2},
         task_queue_max_priority=MAX_PRIORITY,  # RabbitMQ's
         worker_prefetch_multiplier=1,
+        worker_enable_prefetch_count_reduction=False,  # else a worker takes no more jobs once RabbitMQ was restarted
         broker_connection_retry_on_startup=True,
         broker_transport_options=_REDIS if is_redis else {},
         beat_schedule=schedule,

@@ -116,6 +116,11 @@ def test_only_redis_needs_rescues() -> None:
     assert schedules == {"amqp": {"compactor.sweep"}, "redis": {"compactor.sweep", "compactor.rescue"}}
 
 
+def test_a_worker_prefetches_as_many_jobs_as_before_once_its_connection_broke() -> None:
+    """With Celery's default, a worker that was running jobs when RabbitMQ was restarted took a few more, and then none."""
+    assert make_app("amqp://localhost//").conf.worker_enable_prefetch_count_reduction is False
+
+
 def test_sweeps_and_rescues_run_beside_the_jobs() -> None:
     """Not behind them in the queue; if one fails, the others go on."""
     called: list[str] = []
