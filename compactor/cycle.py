@@ -221,8 +221,8 @@ class Cycle:
             self._emit_undue(now, more.tail_length)
         return True
 
-    def get_log_length(self) -> int:
-        return self.rounds_now.memory.snapshot.number if self.rounds_now is not None else 0
+    def find_last_entry(self) -> str | None:
+        return self.rounds_now.memory.snapshot.last if self.rounds_now is not None else None
 
     def will_be_due(self, entries: Sequence[Entry]) -> bool:
         """Return whether *entries*, which are about to be appended, probably make the trigger due.

@@ -174,7 +174,7 @@ class Runner:
         self._ticket = limits.make_ticket(self._summarizer, call) if limits is not None else None
         self._skip_reason: Skip | None = None  # of the last run
         self._ends: tuple[Callable[[], object], ...] = ()  # to listen to what workers publish, and to join appends
-        self._enqueued_at = -1  # the last entry of the newest append that has enqueued a job
+        self._enqueued = ""  # the last entry of the newest append that has enqueued a job, until it is evaluated
         self._handed_over: tuple[int, float] | None = None  # the generation that the dispatcher knows is due, and since
         self.failures = 0  # since the last success
         self._model_failed = False  # whether the last of them came after a model was asked
@@ -213,7 +213,7 @@ class Runner:
             journal = self._cycle.journal
             self._ends = (journal.listen(call_weakly(self._read_news)),)
             if isinstance(self._dispatcher, DatabaseDispatcher):
-                join = partial(self._join_append, self._dispatcher)
+                join = call_weakly(self._join_append, self._dispatcher)
                 self._ends += (journal.join_appends(self._dispatcher.database, join),)
         enabled = self._config.enabled
         with self._lock:
@@ -457,7 +457,8 @@ class Runner:
         generation, known = journal.read().generation, self._handed_over
         waits = known is not None and known[0] == generation and now < known[1] + HAND_OVER_SECONDS
         if not waits and not (known is not None and journal.refresh()):  # what is new is evaluated by itself
-            if self._enqueued_at != self._cycle.get_log_length():
+            enqueued, self._enqueued = self._enqueued, ""  # a job that came to nothing is enqueued again
+            if not enqueued or enqueued != self._cycle.find_last_entry():
                 dispatcher.due(self._events.session, self.role, None)
             self._handed_over = generation, now
         run.skip_reason, run.recheck_in = Skip.DISPATCHED, HAND_OVER_SECONDS
@@ -687,7 +688,7 @@ class Runner:
 
         def enqueue(connection: Any) -> None:
             if dispatcher.due_in(connection, self._events.session, self.role):
-                self._enqueued_at = entries[-1].number
+                self._enqueued = entries[-1].id
 
         with suppress(Exception):  # whatever fails in a trigger: the append succeeds, and the evaluation tells
             return enqueue if self._cycle.will_be_due(entries) else None

@@ -86,10 +86,11 @@ def compute_backoff(
     return max(delay, min(retry_after, config.backoff_max))
 
 
-def call_weakly(method: Callable[..., R], *args: object) -> Callable[[], R | None]:
-    """Return a function that calls *method* with *args* while its object lives, and keeps that not alive itself."""
+def call_weakly(method: Callable[..., R], *args: object) -> Callable[..., R | None]:
+    """Return a function that calls *method* with *args* and its own while its object lives, and keeps that not alive
+    itself."""
     weakly = weakref.WeakMethod(method)
-    return lambda: None if (call := weakly()) is None else call(*args)
+    return lambda *more: None if (call := weakly()) is None else call(*args, *more)
 
 
 class Clock(Protocol):

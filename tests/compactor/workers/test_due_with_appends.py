@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -127,6 +128,30 @@ def test_an_append_that_fails_counts_for_nothing() -> None:
     assert (jobs.joined, jobs.asked) == (2 * JOINED, [])
 
 
+def test_an_append_that_fails_counts_for_nothing_where_another_process_appends_instead() -> None:
+    store, jobs = Shared(), Jobs()
+    memory, _, executor, _ = open_host(jobs, store=store)
+    store.fails = True
+    with pytest.raises(StoreBusy):
+        memory.append({"role": "user", "content": "And item-8?"})
+    store.fails = False
+    Memory("s", store=store).append({"role": "user", "content": "And item-9?"})
+    memory.refresh()
+    executor.run_all()
+    assert (jobs.joined, jobs.asked) == (JOINED, [("s", ROLE)])
+
+
+def test_a_job_of_an_append_that_came_to_nothing_is_enqueued_again() -> None:
+    jobs = Jobs()
+    memory, _, executor, clock = open_host(jobs)
+    memory.append({"role": "user", "content": "And item-8?"})
+    executor.run_all()
+    assert (jobs.joined, jobs.asked) == (JOINED, [])
+    clock.advance(61)
+    executor.run_all()
+    assert jobs.asked == [("s", ROLE)]
+
+
 @pytest.mark.parametrize("store", [Shared(), InMemoryStore()], ids=["another database", "no database"])
 def test_jobs_elsewhere_are_enqueued_after_the_append(store: Store) -> None:
     jobs = Jobs("elsewhere" if isinstance(store, Shared) else "here")
@@ -141,6 +166,27 @@ def test_a_compactor_that_has_stopped_enqueues_nothing() -> None:
     memory, compactor, _, _ = open_host(jobs)
     compactor.stop(0)
     add_round(memory)
+    assert (jobs.joined, jobs.asked) == ([], [])
+
+
+def test_a_compactor_that_was_dropped_enqueues_nothing() -> None:
+    jobs, memory, executor = Jobs(), Memory("s", store=Shared()), ManualExecutor()
+    for _ in range(7):
+        add_round(memory)
+    compactor = ContextCompactor(
+        CONFIG,
+        rounds_getter=memory.rounds_getter(ROLE),
+        role=ROLE,
+        journal=memory.journal(ROLE),
+        executor=executor,
+        dispatcher=jobs,
+    )
+    compactor.start()
+    executor.run_all()
+    assert compactor.status().skip_reason == Skip.BELOW_TRIGGER
+    del compactor
+    gc.collect()
+    memory.append({"role": "user", "content": "And item-8?"})
     assert (jobs.joined, jobs.asked) == ([], [])
 
 
