@@ -347,9 +347,8 @@ def _hash_around(raw: bytes, end: int, count: int) -> bytes:
 
 def _continues(new: bytes) -> bool:
     """Return whether *new*, after a message in an array, is more messages."""
-    text = new.decode().strip()
     try:
-        return not text or (text.startswith(",") and is_conversation(json.loads(f"[{text[1:]}]")))
+        return is_conversation(json.loads(f"[{{}}{new.decode()}]"))
     except ValueError:
         return False
 

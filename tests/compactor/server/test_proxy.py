@@ -1051,6 +1051,8 @@ def test_a_conversation_that_is_known_to_fit_does_not_wait_for_the_log(
 CONTINUED: list[tuple[str, bool]] = [
     (', {"type": "item_reference", "id": "i"}', True),
     (', {"type": "message"', True),
+    (" , ", True),
+    ("\u00a0", True),
     ('  , {"role": "user", "content": "And?"} ', False),
     ("", False),
     (', {"role": "user", "content": [{"type": "input_image", "image_url": "data:,x"}]}', True),  # over the budget
@@ -1069,7 +1071,7 @@ def test_what_follows_a_known_conversation_is_read_before_it_is_forwarded(number
         CLIENT.post(f"{url}/v1/responses", content=f"{begin}]}}", headers=headers)
         publish_summary(state)
         CLIENT.post(f"{url}/v1/responses", content=f"{begin}]}}", headers=headers)
-        if '"message"' in more:
+        if passes:
             model.always(status(400))
         raw = f"{begin}{more}]}}".encode()
         CLIENT.post(f"{url}/v1/responses", content=raw, headers=headers)
