@@ -53,8 +53,8 @@ class Fitted(Generic[Item]):
     items: list[Item]
     #: Tokens of the prompt, corrected by the provider's counts; 0: not counted.
     tokens: int = 0
-    #: Number of the last log entry that it shows; 0: unknown, as there were new ones meanwhile.
-    number: int = 0
+    #: Id of the last log entry that it shows; empty: unknown, as there were new ones meanwhile.
+    last_entry: str = ""
 
     def extend(self, given: str | Sequence[Any]) -> Any:
         """Return the *given* system prompt with ``added`` at its end: blocks stay, with their cache marks."""
@@ -228,10 +228,10 @@ class Conversations(ABC, Generic[Item]):
             # The host cannot edit these messages in place, so those of the last call need no comparison.
             synced = sync_messages(session.memory, self._redact(session.memory, messages), "rewind", newest=0)
             options = {"budget": self.budget, "summary_as": summary_as, **options}
-            number = session.memory.snapshot.number
+            last_entry = session.memory.snapshot.last
             prompt = session.compose(system=given, **options)
-            if session.memory.snapshot.number != number:
-                number = 0
+            if session.memory.snapshot.last != last_entry:
+                last_entry = ""
             sources = prompt.sources
             self._warn_if_shared(session, synced)
         texts = [read_text(one) for one in takewhile(self._is_system, prompt.messages)]
@@ -247,7 +247,7 @@ class Conversations(ABC, Generic[Item]):
         system = "\n\n".join(texts)
         tokens = math.ceil(prompt.tokens * session.memory.snapshot.get_rounds(session.compactor.role).usage.correction)
         items = self._build_items(items, own, shown[at:], originals[at:])
-        return Fitted(system, system.removeprefix(given).strip(), items, tokens, number)
+        return Fitted(system, system.removeprefix(given).strip(), items, tokens, last_entry)
 
     def _redact(self, memory: Memory, messages: Sequence[Message]) -> Sequence[Message]:
         """Return *messages* for the log. Known messages give the same objects as before, which ``sync`` recognises."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
-from operator import attrgetter, is_
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -61,8 +61,10 @@ CONNECT_SECONDS, RESPONSE_SECONDS = 15.0, 600.0
 #: Share of the model's window reserved for the answer if the request sets no limit, and the maximum share.
 RESERVE = 1 / 8
 MAX_RESERVE = 1 / 2
-#: Requests that the next ones are compared with, maximum bytes of these, and bytes that are compared before hashing.
-MAX_LAST, MAX_CONTINUED, LAST_BYTES = 1_000, 1_000_000, 64
+#: Requests that the next ones are compared with, and maximum bytes of these.
+MAX_LAST, MAX_CONTINUED = 1_000, 1_000_000
+#: Bytes that are compared before a body is hashed, and places in a body up to which it is hashed.
+LAST_BYTES, MAX_PLACES = 64, 4
 
 R = TypeVar("R")
 #: Matches images, audio and files, which may have more tokens than bytes.
@@ -116,8 +118,8 @@ class _LastRequest(NamedTuple):
     edits: Sequence[Edit]
     #: Tokens that were left in the budget.
     left: int
-    #: See ``Fitted.number``.
-    number: int
+    #: See ``Fitted.last_entry``.
+    last_entry: str
     is_streamed: bool
 
     def may_precede(self, raw: bytes) -> bool:
@@ -222,27 +224,29 @@ class _Proxy:
         last = self._find_last(caller, raw) if len(raw) <= MAX_CONTINUED else None
         if last is None:
             return await to_thread(prepare)
-        async with self._state.sessions.open(last.name) as session:
-            if session.memory.snapshot.number != last.number:
+        sessions = self._state.sessions
+        async with sessions.open(last.name) as session:
+            if last.edits and not sessions.store.is_resident:
+                await to_thread(session.memory.refresh)  # another process may have erased words of the summary
+            if session.memory.snapshot.last != last.last_entry:
                 return await to_thread(prepare)
-        body, moved = raw, len(raw) - last.size
-        for start, end, new in last.edits:
-            by = moved if start >= last.end else 0
-            body = b"".join((body[: start + by], new, body[end + by :]))
+        moved = len(raw) - last.size
+        edits = [(at + moved, to + moved, new) if at >= last.end else (at, to, new) for at, to, new in last.edits]
 
         def write() -> None:
             if isinstance(prepared := prepare(), _Unwritten):
                 prepared.write()
 
-        return _Unwritten(body, write, last.is_streamed)
+        return _Unwritten(apply_edits(raw, edits), write, last.is_streamed)
 
     def _find_last(self, caller: bytes, raw: bytes) -> _LastRequest | None:
         """Return the longest request that *raw* continues, if its new messages fit the budget for certain."""
         begun = [last for last in [*self._last.values()] if last.caller == caller and last.may_precede(raw)]
-        for last in sorted(begun, key=attrgetter("end"), reverse=True):
-            grown = len(raw) - last.size
-            if _hash_around(raw, last.end, grown) == last.digest:
-                new = raw[last.end : last.end + grown]
+        found = {(last.end, last.size, last.digest): last for last in begun}
+        for end, size in sorted({place[:2] for place in found}, reverse=True)[:MAX_PLACES]:
+            grown = len(raw) - size
+            if (last := found.get((end, size, _hash_around(raw, end, grown)))) is not None:
+                new = raw[end : end + grown]
                 # Its JSON has more bytes than a message has tokens beside its text.
                 fits = grown <= last.left and not _MEDIA.search(new)
                 return last if fits and _continues(new) else None
@@ -291,12 +295,12 @@ class _Proxy:
             is_whole = ends_alike and not omitted and not fitted.added
             edits = [] if is_whole else body.list_edits(adapter.change(values, given, fitted))
             self._last.pop(name, None)
-            if ends_alike and fitted.number:
+            if ends_alike and fitted.last_entry and len(raw) <= MAX_CONTINUED:
                 end = body.find_end(adapter.key)
                 before, digest = raw[:end][-LAST_BYTES:], _hash_around(raw, end, 0)
                 left = budget - reserve - fitted.tokens
                 self._last[name] = _LastRequest(
-                    name, caller, end, before, len(raw), digest, edits, left, fitted.number, is_streamed
+                    name, caller, end, before, len(raw), digest, edits, left, fitted.last_entry, is_streamed
                 )
                 if len(self._last) > MAX_LAST:
                     self._last.popitem(last=False)
@@ -306,7 +310,7 @@ class _Proxy:
         if last is None or last.edits or is_long or _MEDIA.search(raw):
             return shorten()
         with self._state.sessions.open(name, model=summarizer) as opened:
-            is_same = opened.memory.snapshot.number == last.number
+            is_same = opened.memory.snapshot.last == last.last_entry
         return _Unwritten(raw, shorten, is_streamed) if is_same else shorten()
 
     def _find_adapter(self, path: str) -> _Adapter:

@@ -13,8 +13,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -39,7 +40,7 @@ from compactor import (
 from compactor.integrations.redaction import redact
 from compactor.server.proxy.summarizer import KEY_SECONDS, RequestSummarizers
 from compactor.testing import FakeClock
-from memory import StoreUnreachable
+from memory import Memory, StoreUnreachable, open_store
 
 WORDS = "How many of the rows that we loaded from the archive this morning are still without a name or a date? "
 #: What a shortened prompt says: a summary, or a line about what is left out.
@@ -1080,6 +1081,53 @@ def test_what_follows_a_known_conversation_is_read_before_it_is_forwarded(number
     assert passes or (
         "Rows without a name." in sent.raw.decode() and json.loads(raw)["input"][-1] == sent.body["input"][-1]
     )
+
+
+def shows_summary(url: str, model: ModelServer, history: list[dict[str, Any]]) -> bool:
+    """Send the conversation, and return whether the model gets the summary."""
+    body = {"model": "gpt-4o-mini", "messages": history}
+    CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=AUTH | {"x-session-id": "long"})
+    return "Rows without a name." in model.requests[-1].raw.decode()
+
+
+@pytest.mark.parametrize("act", ["revert", "redact", "purge"])
+def test_what_another_process_erases_is_not_in_the_next_request(act: str, tmp_path: Path) -> None:
+    """Although the request continues a known one, and nothing has told this process."""
+    url_of_store, history = f"sqlite:///{tmp_path / 'sessions.db'}", make_history(6)
+    with ModelServer("") as model, proxy(model, store=url_of_store, budget=1_500) as (url, state):
+        model.always(answer_any())
+        shows_summary(url, model, history)
+        publish_summary(state)
+        assert shows_summary(url, model, history)
+        with closing(open_store(url_of_store)) as store:
+            (session,) = list_sessions(state)
+            if act == "purge":
+                store.purge(session)
+            elif act == "redact":
+                Memory(session, store=store).redact("r2.p1")
+            else:
+                Memory(session, store=store).journal("assistant").revert()
+        history += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And?"}]
+        assert not shows_summary(url, model, history)
+
+
+def test_a_purged_session_whose_new_log_is_as_long_shows_no_old_summary() -> None:
+    history = make_history(6)
+    with ModelServer("") as model, proxy(model, budget=1_500) as (url, state):
+        model.always(answer_any())
+        shows_summary(url, model, history)
+        publish_summary(state)
+        assert shows_summary(url, model, history)
+        (session,) = list_sessions(state)
+        size = state.sessions.store.get_extent(session).number
+        state.sessions.purge(session)
+        with state.open("", session) as opened:
+            opened.memory.append({"role": "user", "content": "Hello"})
+            while opened.memory.snapshot.number < size:
+                opened.memory.record_usage("assistant", 1, counted=1)
+        assert state.sessions.store.get_extent(session).number == size
+        history += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And?"}]
+        assert not shows_summary(url, model, history)
 
 
 @pytest.mark.slow
