@@ -39,6 +39,8 @@ MAX_THREADS = 1_000
 #: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
 _RETRY = RetryStrategy(max_attempts=10, exponential_wait=2)
 _LOG = logging.getLogger(__name__)
+#: An append waits so long for the tables of the jobs, not as long as for its own.
+_WAIT_BRIEFLY = "SELECT set_config('lock_timeout', '1s', true)"
 #: Asked first in an append's transaction: after an error and its rollback, psycopg would prepare all statements anew.
 _WAITS = "SELECT 1 FROM procrastinate_jobs WHERE queueing_lock = %s AND status = 'todo'"
 #: Procrastinate tells its workers of new jobs alone. If it renames its channel, they find this one when they poll.
@@ -93,6 +95,7 @@ class ProcrastinateDispatcher:
         """Enqueue a job on psycopg's *connection*, in its transaction; return whether a new job is there then."""
         try:
             with connection.transaction():  # a savepoint
+                connection.execute(_WAIT_BRIEFLY)
                 if connection.execute(_WAITS, [_make_lock(session, role)]).fetchone() is not None:
                     return False  # a worker may take that one before this transaction ends
                 self._defer(session, role, connection=connection)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -31,7 +32,7 @@ QUERY = {"role": "user", "content": "And item-8?"}
 
 
 def ask(url: str, statement: str) -> Any:
-    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+    with psycopg.connect(url.replace("+psycopg", "").partition("?timeout")[0], autocommit=True) as connection:
         cursor = connection.execute(statement)
         return cursor.fetchall() if cursor.description else None
 
@@ -200,6 +201,24 @@ def test_an_append_does_not_wait_for_tables_that_are_not_as_expected(
         ask(postgres_url, "ALTER FUNCTION procrastinate_defer_jobs_v9 RENAME TO procrastinate_defer_jobs_v1")
         executor.run_all()
         assert (dispatcher.asked, count_jobs(postgres_url)) == (["s", "t"], 2)
+
+
+def test_an_append_does_not_wait_until_the_tables_of_the_jobs_are_free(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while they are altered."""
+    with hosting(f"{postgres_url}?timeout=300") as (dispatcher, (memory,), executor):
+        with psycopg.connect(postgres_url.replace("+psycopg", "")) as connection:
+            connection.execute("LOCK TABLE procrastinate_jobs")
+            appending = threading.Thread(target=memory.append, args=[QUERY], daemon=True)
+            appending.start()
+            appending.join(60)
+            assert not appending.is_alive()
+        assert [record.getMessage() for record in caplog.records] == [
+            "no job can be enqueued in an append's transaction (LockNotAvailable); it is enqueued after it"
+        ]
+        executor.run_all()
+        assert (dispatcher.asked, count_jobs(postgres_url)) == (["s"], 1)
 
 
 def test_jobs_in_another_database_are_enqueued_after_the_append(postgres_url: str, postgres_server: Postgres) -> None:
