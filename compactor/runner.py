@@ -209,23 +209,20 @@ class Runner:
 
     def start(self) -> None:
         """Begin to work. While stopping, it begins when that is through."""
-        if self._dispatcher is not None and not self._ends:
-            journal = self._cycle.journal
-            self._ends = (journal.listen(call_weakly(self._read_news)),)
-            if isinstance(self._dispatcher, DatabaseDispatcher):
-                join = call_weakly(self._join_append, self._dispatcher)
-                self._ends += (journal.join_appends(self._dispatcher.database, join),)
+        ends = self._follow_log() if not self._ends else ()
         enabled = self._config.enabled
         with self._lock:
-            if self._state is State.STOPPING:
-                self._restart = True
-                return
-            if self._state not in (State.NEW, State.STOPPED):
-                return
-            self._state = State.IDLE if self._run is None else State.COMPACTING  # for compact_now
-            self._pending = enabled
-            run = self._claim()
-        if not enabled:
+            if not self._ends:  # else another thread was faster
+                self._ends, ends = ends, ()
+            begins = self._state in (State.NEW, State.STOPPED)
+            self._restart = self._restart or self._state is State.STOPPING
+            if begins:
+                self._state = State.IDLE if self._run is None else State.COMPACTING  # for compact_now
+                self._pending = enabled
+            run = self._claim() if begins else None
+        for end in ends:
+            end()
+        if begins and not enabled:
             self._skip_reason, generation = Skip.DISABLED, self._cycle.journal.read().generation
             self._events.emit(
                 Skipped(role=self.role, generation=generation, reason=Skip.DISABLED, rounds=0, tail=0, closed=0)
@@ -235,10 +232,8 @@ class Runner:
     def begin_stop(self, timeout: float | None = None) -> Callable[[float], bool]:
         """Stop without waiting; return a function that waits until that time and says whether no worker is left. With a
         *timeout*, a call in flight has so long in all, so that several that hang are waited for together."""
-        ends, self._ends = self._ends, ()
-        for end in ends:
-            end()
         with self._lock:
+            ends, self._ends = self._ends, ()
             self._restart = False
             self._state = State.STOPPING
             thread, cancel = self._thread, self._cancel
@@ -250,6 +245,8 @@ class Runner:
                 self._resolve_waiters(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
             self._notify()
             latest = math.inf if timeout is None else max(self._calls.values(), default=math.inf) + timeout
+        for end in ends:
+            end()
         waits = threading.get_ident() not in self._events.threads_inside  # else for a hook to return that waits itself
         return partial(self._finish_stop, thread, cancel, latest if waits else -math.inf)
 
@@ -681,6 +678,16 @@ class Runner:
             self._restart, self._state, self._pending = False, State.IDLE, True
 
     # What appends, timers, the store's notices, the queue of the limits and executors call.
+
+    def _follow_log(self) -> tuple[Callable[[], object], ...]:
+        """Listen to what workers publish, and join appends; return functions that end that."""
+        journal, dispatcher = self._cycle.journal, self._dispatcher
+        if dispatcher is None:
+            return ()
+        end_listening = journal.listen(call_weakly(self._read_news))
+        if not isinstance(dispatcher, DatabaseDispatcher):
+            return (end_listening,)
+        return end_listening, journal.join_appends(dispatcher.database, call_weakly(self._join_append, dispatcher))
 
     def _join_append(self, dispatcher: DatabaseDispatcher, entries: Sequence[Entry]) -> Callable[[Any], object] | None:
         """Return what enqueues a job in the transaction that appends *entries*, if they probably make a compaction due:

@@ -169,6 +169,28 @@ def test_a_compactor_that_has_stopped_enqueues_nothing() -> None:
     assert (jobs.joined, jobs.asked) == ([], [])
 
 
+def test_a_compactor_that_was_started_twice_at_once_enqueues_nothing_once_it_has_stopped() -> None:
+    jobs, begin = Jobs(), list[Callable[[], None]]()
+
+    class Meeting(Shared):
+        def listen(self, session: str, listener: Callable[[], object]) -> Callable[[], None]:
+            if begin:
+                begin.pop()()  # as another thread may
+            return super().listen(session, listener)
+
+    memory = Memory("s", store=Meeting())
+    for _ in range(7):
+        add_round(memory)
+    compactor, executor, _ = on_command(memory, None, CONFIG, dispatcher=jobs)
+    begin.append(compactor.start)
+    compactor.start()
+    executor.run_all()
+    assert compactor.status().skip_reason == Skip.BELOW_TRIGGER
+    compactor.stop(0)
+    add_round(memory)
+    assert (begin, jobs.joined, jobs.asked) == ([], [], [])
+
+
 def test_a_compactor_that_was_dropped_enqueues_nothing() -> None:
     jobs, memory, executor = Jobs(), Memory("s", store=Shared()), ManualExecutor()
     for _ in range(7):
