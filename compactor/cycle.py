@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from memory.entries import CompactionPrepared, Entry, PostAdded, RoundOpened
 from memory.errors import StaleCompaction, StaleReason
 from memory.events import Event
-from memory.log.state import MESSAGE_BOUND, Snapshot, measure_post, measure_query
+from memory.log.state import MESSAGE_BOUND, Snapshot, measure_record
 from memory.memory import RoundsGetter
 from memory.messages import replace_text
 from memory.overlays import CompactedMessage, Origin, Overlay, Reduction
@@ -233,12 +233,12 @@ class Cycle:
         if last is None or getter is None or self.trigger.is_likely_due(last.bounds):
             return False
         now, records, role = getter.memory.snapshot, [entry.record for entry in entries], self.token_cache.role
-        said = [measure_post(one.post) for one in records if isinstance(one, PostAdded) and sees(role, one.post)]
-        queries = [measure_query(one) for one in records if isinstance(one, RoundOpened)]
-        if not said and not queries:
+        opened = [one for one in records if isinstance(one, RoundOpened)]
+        posts = [one for one in records if isinstance(one, PostAdded) and sees(role, one.post)]
+        if not opened and not posts:
             return False
-        said_since = now.said - last.said + sum(said) + sum(queries)
-        bounds = last.extend(now.total + len(queries), said_since, BYTES_PER_TOKEN)
+        said_since = now.said - last.said + sum(map(measure_record, opened)) + sum(map(measure_record, posts))
+        bounds = last.extend(now.total + len(opened), said_since, BYTES_PER_TOKEN)
         is_due = self.trigger.is_likely_due(bounds)
         return is_due and self._list_token_inputs(now, self.list_composed()) == last.same
 

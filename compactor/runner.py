@@ -209,7 +209,7 @@ class Runner:
 
     def start(self) -> None:
         """Begin to work. While stopping, it begins when that is through."""
-        ends = self._follow_log() if not self._ends else ()
+        ends = self._follow_log(self._dispatcher) if self._dispatcher is not None and not self._ends else ()
         enabled = self._config.enabled
         with self._lock:
             if not self._ends:  # else another thread was faster
@@ -679,11 +679,9 @@ class Runner:
 
     # What appends, timers, the store's notices, the queue of the limits and executors call.
 
-    def _follow_log(self) -> tuple[Callable[[], object], ...]:
+    def _follow_log(self, dispatcher: Dispatcher) -> tuple[Callable[[], object], ...]:
         """Listen to what workers publish, and join appends; return functions that end that."""
-        journal, dispatcher = self._cycle.journal, self._dispatcher
-        if dispatcher is None:
-            return ()
+        journal = self._cycle.journal
         end_listening = journal.listen(call_weakly(self._read_news))
         if not isinstance(dispatcher, DatabaseDispatcher):
             return (end_listening,)

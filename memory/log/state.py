@@ -482,14 +482,14 @@ def apply_entries(now: Snapshot, entries: Sequence[Entry], records: Sequence[Rec
             taking = now.find_open_round(record.round_id)
             if taking is None:
                 raise StoreError(f"entry {number} of the log adds to a round that is not open; restore the session")
-            post, open_rounds = record.post, now.open_rounds | {taking.number: taking.apply_record(record)}
-            said = now.said + measure_post(post)
+            open_rounds = now.open_rounds | {taking.number: taking.apply_record(record)}
+            said = now.said + measure_record(record)
             now = now.copy_with(number=number, last=entry.id, open_rounds=open_rounds, said=said)
         elif type(record) is RoundOpened:
             total = now.total + 1
             now.archive.numbers[record.round_id] = total
             open_rounds = now.open_rounds | {total: start_round(record, total, number)}
-            said = now.said + measure_query(record)
+            said = now.said + measure_record(record)
             now = now.copy_with(number=number, last=entry.id, open_rounds=open_rounds, total=total, said=said)
         else:
             now = now.copy_with(number=number, last=entry.id)
@@ -535,18 +535,17 @@ def preview_records(now: Snapshot, records: Iterable[Record]) -> Snapshot:
     return now
 
 
-def measure_post(post: Post) -> int:
-    """Return what ``Snapshot.said`` counts of *post*."""
+def measure_record(record: PostAdded | RoundOpened) -> int:
+    """Return what ``Snapshot.said`` counts of a post or a query."""
+    if isinstance(record, RoundOpened):
+        return MESSAGE_BOUND + _estimate_bound(record.user_query, record.extra)
+    post = record.post
     said = MESSAGE_BOUND + _estimate_bound(post.message, post.extra) + 4 * (len(post.send_from) + len(post.send_to))
     for call in post.tool_calls:
         said += 2 * MESSAGE_BOUND + _estimate_bound(call.arguments, EMPTY) + 4 * (len(call.name) + len(call.id))
     for one in post.attachment_list:
         said += MESSAGE_BOUND + _estimate_bound(one.content, one.extra)
     return said
-
-
-def measure_query(opened: RoundOpened) -> int:
-    return MESSAGE_BOUND + _estimate_bound(opened.user_query, opened.extra)
 
 
 def _estimate_bound(text: str, extra: object) -> int:
