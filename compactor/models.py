@@ -172,7 +172,7 @@ def _find_providers(name: str) -> Iterator[str]:
 
 
 def _find_prices(model: ModelInfo) -> _Prices | None:
-    price = model.get_prices(datetime.now(UTC))
+    price = model.get_prices(datetime.now(UTC).replace(hour=12))  # some change with the hour: a process runs for days
     if price.input_mtok is None or price.output_mtok is None:
         return None
     cached = price.input_mtok if price.cache_read_mtok is None else price.cache_read_mtok

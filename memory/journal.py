@@ -42,11 +42,11 @@ from .overlays import (
     tie_calls,
 )
 from .rounds import Record, Round, copy_with, make_id
+from .stores.base import Joiner
 from .values import ValueObject
 from .visibility import Rounds, filter_posts, sees
 
 if TYPE_CHECKING:
-    from .log.session_log import Joiner
     from .memory import Memory
 
 #: The kinds of entries that make up a role's history.

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 from ..entries import (
     NAMES,
@@ -41,7 +40,7 @@ from ..hooks import describe, renew_after_fork
 from ..references import make_range_reference
 from ..rounds import Clock, Record, make_id
 from ..search import forget_texts
-from ..stores.base import INTERRUPTED, Store
+from ..stores.base import INTERRUPTED, Joiner, Store
 from .redaction import find_erasures, has_erased_text, list_references, read_affected
 from .round_store import StoredRounds
 from .state import ClosedRounds, ResidentRounds, Snapshot, apply_entries
@@ -57,8 +56,6 @@ _NO_ENTRIES: frozenset[str] = frozenset()
 #: What others erased or undid, and the references.
 News = tuple[type[Redacted] | type[Rewound], tuple[str, ...]]
 _NO_NEWS: tuple[News, ...] = ()
-#: Returns what is to be done in the transaction that appends the entries, with its connection; None: nothing.
-Joiner = Callable[[Sequence[Entry]], Callable[[Any], object] | None]
 
 
 class Log:

@@ -19,6 +19,9 @@ from ..rounds import Round
 from .limiting import LimitRows
 from .tenants import split_name
 
+#: Returns what is to be done in the transaction that appends the entries, with its connection; None: nothing.
+Joiner = Callable[[Sequence[Entry]], Callable[[Any], object] | None]
+
 Result = TypeVar("Result")
 
 

@@ -19,8 +19,8 @@ IDS = sorted({model.id for _, model in LISTED})
 
 
 def input_price(model: ModelInfo) -> float | None:
-    """Dollars of a million tokens, in short prompts."""
-    price = model.get_prices(datetime.now(UTC))
+    """Dollars of a million tokens, in short prompts, at noon."""
+    price = model.get_prices(datetime.now(UTC).replace(hour=12))
     if price.input_mtok is None or price.output_mtok is None:
         return None
     return float(price.input_mtok.base if isinstance(price.input_mtok, TieredPrices) else price.input_mtok)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -302,7 +302,7 @@ def test_whatever_history_a_host_gives_it_reads_what_a_host_reads_that_is_new(da
                     items = [make_items(kind, 1)[0] | make_said(kind, f"replaced {step}"), *items[1:]]
             shown = known.fit("known", items)
             with open_items(kind, budget=2_000, sessions=sessions) as anew:
-                assert shown == anew.fit("anew", items)
+                assert replace(shown, last_entry="") == replace(anew.fit("anew", items), last_entry="")
         with sessions.open("known") as one, sessions.open("anew") as other:
             assert one.memory.messages() == other.memory.messages()
 
