@@ -26,7 +26,7 @@ DATA = ROOT.parent / "shared" / "data" / "airline.jsonl"
 
 # No deadlines: how long an example takes says more of the machine than of the code. In CI the examples are the same
 # each time, so more of them find no more; the quick profile, with others each time, is what looks for new ones.
-settings.register_profile("quick", max_examples=10, deadline=None)
+settings.register_profile("quick", max_examples=10, stateful_step_count=25, deadline=None)
 settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

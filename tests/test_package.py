@@ -160,6 +160,7 @@ def test_python_m_names_the_file_in_the_way(installed: Installed, host: Path) ->
     assert_one_line_names(host / "memory.py", done.stderr)
 
 
+@pytest.mark.slow
 def test_the_command_names_the_file_in_the_way(installed: Installed, host: Path) -> None:
     """With the folder on ``PYTHONPATH`` the command cannot start either, and exits as for any wrong use."""
     done = installed.run(installed.command, "--help", folder=host, expect=2, PYTHONPATH=".")

@@ -47,6 +47,7 @@ compactor.ZZZ
     assert done.stderr.splitlines()[-1] == "AttributeError: module 'compactor' has no attribute 'ZZZ'"
 
 
+@pytest.mark.slow
 def test_a_chat_that_gives_no_history_does_not_load_what_compares_it() -> None:
     """``sync`` imports that when it is first called."""
     code = """

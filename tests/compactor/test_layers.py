@@ -206,6 +206,7 @@ def test_the_walk_sees_what_there_is() -> None:
     assert place_of("compactor.unheard_of") < 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "others"),
     [("memory", ("prompts", "compactor")), ("prompts", ("compactor",)), ("compactor", ("compactor.cli",))],

@@ -166,6 +166,7 @@ def test_a_child_that_a_hook_forks_notifies_at_once() -> None:
     """)
 
 
+@pytest.mark.slow
 def test_what_is_renewed_after_a_fork_is_not_kept_alive() -> None:
     """A Memory is registered for children to come, and is gone with its last reference."""
     memory = Memory()
@@ -176,6 +177,7 @@ def test_what_is_renewed_after_a_fork_is_not_kept_alive() -> None:
     assert gone() is None
 
 
+@pytest.mark.slow
 @needs_fork
 def test_a_child_makes_other_ids_than_its_parent() -> None:
     """Ids are drawn ahead; those that the parent has drawn are the parent's."""
@@ -193,6 +195,7 @@ def test_a_child_makes_other_ids_than_its_parent() -> None:
     """)
 
 
+@pytest.mark.slow
 @needs_fork
 def test_a_child_uses_events_though_another_thread_was_at_its_first_one() -> None:
     """The library has pydantic build a class on its first use, under locks that nobody would release in the child."""
