@@ -214,7 +214,6 @@ def test_a_store_that_does_not_answer_holds_up_no_aclose() -> None:
     asyncio.run(serve())
 
 
-@pytest.mark.slow
 def test_dropped_sessions_leave_no_thread() -> None:
     """A host may forget to close them: they are collected, and their threads end."""
     before = {*threading.enumerate()}
