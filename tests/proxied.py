@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import uvicorn
 from model_server import Answer, Exchange, ModelServer
 
@@ -17,6 +18,13 @@ from compactor.server import ServerSettings, create_app
 
 KEY = "sk-nobody-else-has-this-0123456789"
 OFFLINE = CompactorConfig(summarizer_provider="extractive")
+WORDS = "How many of the rows that we loaded from the archive this morning are still without a name or a date? "
+#: What a shortened prompt says: a summary, or a line about what is left out.
+SIGNS = ("Left out here", "Conversation History Summary")
+ONE_TURN = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello"}]}
+#: One for all, because a client's certificates take long to load; without kept connections, as ports are used again.
+CLIENT = httpx.Client(timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
+AUTH = {"authorization": f"Bearer {KEY}"}
 
 
 @contextmanager
@@ -133,3 +141,22 @@ def _response(text: str) -> tuple[dict[str, Any], Events]:
     whole |= {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
     created = {"type": "response.created", "sequence_number": 0, "response": whole | {"output": []}}
     return whole, [created, {"type": "response.completed", "sequence_number": 1, "response": whole}]
+
+
+def make_history(turns: int, begin: str = "Question", *, last: bool = True) -> list[dict[str, Any]]:
+    said: list[dict[str, Any]] = []
+    for turn in range(turns):
+        said.append({"role": "user", "content": f"{begin} {turn}: {WORDS * 4}"})
+        said.append({"role": "assistant", "content": f"Answer {turn} has {turn * 17} rows. {WORDS}"})
+    return said if not last else [*said, {"role": "user", "content": f"{begin} {turns}: {WORDS * 4}"}]
+
+
+def list_sessions(state: Any) -> list[str]:
+    return list(state.sessions.store.sessions())
+
+
+def texts_of(state: Any, session: str) -> str:
+    with state.open("", session) as opened:
+        rounds, _ = opened.memory.get_role_rounds("assistant")
+        said = [text for one in rounds for text in (one.user_query, *(post.message for post in one.post_list))]
+        return "\n".join(dict.fromkeys(said))

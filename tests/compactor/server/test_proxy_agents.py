@@ -11,11 +11,10 @@ import pytest
 from anthropic import Anthropic
 from model_server import Exchange, ModelServer
 from openai import OpenAI
-from proxied import KEY, proxy
+from proxied import KEY, WORDS, proxy
 
 from compactor import count_prompt, get_counter
 
-WORDS = "How many of the rows that we loaded from the archive this morning are still without a name or a date? "
 TURNS = 5
 Events = list[dict[str, Any]]
 RESPONSES_TOOL: Any = {
