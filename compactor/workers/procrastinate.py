@@ -14,7 +14,7 @@ from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, Procra
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 from psycopg import Error
-from psycopg.errors import RaiseException
+from psycopg.errors import LockNotAvailable, RaiseException
 
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
@@ -39,8 +39,8 @@ MAX_THREADS = 1_000
 #: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
 _RETRY = RetryStrategy(max_attempts=10, exponential_wait=2)
 _LOG = logging.getLogger(__name__)
-#: An append waits so long for the tables of the jobs, not as long as for its own.
-_WAIT_BRIEFLY = "SELECT set_config('lock_timeout', '1s', true)"
+#: An append waits so long for the tables of the jobs, not as long as for its own: it is in a turn of the chat.
+_WAIT_BRIEFLY = "SELECT set_config('lock_timeout', '100ms', true)"
 #: Asked first in an append's transaction: after an error and its rollback, psycopg would prepare all statements anew.
 _WAITS = "SELECT 1 FROM procrastinate_jobs WHERE queueing_lock = %s AND status = 'todo'"
 #: Procrastinate tells its workers of new jobs alone. If it renames its channel, they find this one when they poll.
@@ -102,7 +102,8 @@ class ProcrastinateDispatcher:
         except AlreadyEnqueued:  # just now
             return False
         except (ProcrastinateException, Error) as error:
-            if not (self._is_refused or connection.closed):
+            is_locked = isinstance(error.__cause__ or error, LockNotAvailable)  # another append may find it free
+            if not (self._is_refused or connection.closed or is_locked):
                 self._is_refused = True
                 reason = type(error.__cause__ or error).__name__
                 _LOG.warning("no job can be enqueued in an append's transaction (%s); it is enqueued after it", reason)

@@ -206,7 +206,7 @@ def test_an_append_does_not_wait_for_tables_that_are_not_as_expected(
 def test_an_append_does_not_wait_until_the_tables_of_the_jobs_are_free(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As while they are altered."""
+    """As while they are altered; that is no lasting fault, and not logged as one."""
     with hosting(f"{postgres_url}?timeout=300") as (dispatcher, (memory,), executor):
         with psycopg.connect(postgres_url.replace("+psycopg", "")) as connection:
             connection.execute("LOCK TABLE procrastinate_jobs")
@@ -215,9 +215,7 @@ def test_an_append_does_not_wait_until_the_tables_of_the_jobs_are_free(
                 appending.start()
                 appending.join(60)
             assert not appending.is_alive()
-        assert [record.getMessage() for record in caplog.records] == [
-            "no job can be enqueued in an append's transaction (LockNotAvailable); it is enqueued after it"
-        ]
+        assert caplog.records == []
         executor.run_all()
         assert (dispatcher.asked, count_jobs(postgres_url)) == (["s"], 1)
 
