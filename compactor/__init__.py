@@ -96,8 +96,7 @@ from .errors import (
 from .lazy_imports import import_lazily
 from .prompt.fit import Report
 from .prompt.groups import MessageGroup
-from .prompt.layout import Source
-from .prompt.shorten import ShortenedPart
+from .prompt.layout import ShortenedPart, Source
 from .tokens import TokenCounter, count_message, count_prompt, count_tokens, get_counter, window_of
 from .view import View
 

@@ -23,8 +23,8 @@ from memory.visibility import sees
 from .errors import BudgetExceeded
 from .prompt.fit import Report, fit, list_published
 from .prompt.groups import Message, MessageGroup, copy_messages, is_summary
-from .prompt.layout import Layout, Source, SummaryAs, count_added, place_in_front
-from .prompt.shorten import PromptPart, is_result
+from .prompt.layout import Layout, PromptPart, Source, SummaryAs, count_added, place_in_front
+from .prompt.shorten import is_result
 from .prompt.token_cache import TIMED_ROUNDS, TokenCache, get_token_cache
 from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_prompt, count_tools, get_counter
 from .view import LastPrompt, View

@@ -47,6 +47,9 @@ class FrozenMapping(dict[str, Any]):
 
 
 EMPTY = FrozenMapping()
+#: Types of values that nobody can change.
+ATOMS = frozenset((str, type(None), int, float, bool))
+_PLAIN = ATOMS | {list, tuple}
 
 #: How deep a value may nest. JSON parsers and printers recurse too, and give up near here.
 MAX_DEPTH = 200
@@ -89,10 +92,11 @@ def freeze_mapping(value: Any) -> FrozenMapping:
 
 def thaw(value: Any) -> Any:
     """Return a copy of *value* in plain dicts and lists, for callers who may change it."""
-    if isinstance(value, Mapping):
-        return {key: thaw(item) for key, item in value.items()}
+    kind = type(value)  # asking for a Mapping would take most of the time
+    if kind is FrozenMapping or kind is dict or (kind not in _PLAIN and isinstance(value, Mapping)):
+        return {key: item if type(item) in ATOMS else thaw(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [thaw(item) for item in value]
+        return [item if type(item) in ATOMS else thaw(item) for item in value]
     return value
 
 

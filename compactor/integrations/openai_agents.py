@@ -63,9 +63,10 @@ def _has_results_alone(items: Sequence[Item]) -> bool:
 
     A session that dropped its oldest items may begin with such results too, but user messages follow them.
     """
+    if any(one.get("role") == "user" for one in items):
+        return False
     asked = {one.get("call_id") for one in items if not _is_result(one)}
-    is_alone = any(_is_result(one) and one.get("call_id") not in asked for one in items)
-    return is_alone and not any(one.get("role") == "user" for one in items)
+    return any(_is_result(one) and one.get("call_id") not in asked for one in items)
 
 
 def _is_result(item: Item) -> bool:

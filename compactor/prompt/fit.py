@@ -24,9 +24,9 @@ from memory.values import ValueObject
 from ..tokens import PROMPT_TOKENS, count_message
 from ..view import View
 from .groups import Message, MessageGroup, copy_messages, measure_depth
-from .layout import Layout, SummaryAs, count_added, place_in_front
+from .layout import Layout, PromptPart, ShortenedPart, SummaryAs, count_added, place_in_front
 from .open_rounds import Block, OpenRoundTokens
-from .shorten import LEVELS, PromptPart, ShortenedPart, clip_message, clip_text, make_omission_note, measure_reduction
+from .shorten import LEVELS, clip_message, clip_text, make_omission_note, measure_reduction
 from .token_cache import MAX_OPEN_GROUPS, PublishedReductions
 
 #: Where what stands in front takes most of the budget, a step is this share of what it leaves: else a cut would leave

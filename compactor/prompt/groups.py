@@ -24,7 +24,7 @@ from memory.messages import (
 )
 from memory.overlays import Reduction
 from memory.references import make_post_reference
-from memory.rounds import USER, Post, Round, ToolCall, copy_with, freeze_mapping, thaw
+from memory.rounds import ATOMS, USER, Post, Round, ToolCall, copy_with, freeze_mapping, thaw
 from memory.search import RECALL_TOOLS
 from memory.values import ValueObject
 
@@ -316,7 +316,6 @@ def _make_message(post: Post, role: str) -> Message:
 
 #: How deep the copy of a message must be: its own values are atoms; so are those of its calls; or any other.
 SHALLOW, CALLS, DEEP = range(3)
-ATOMS = frozenset((str, type(None), int, float, bool))
 
 
 def measure_depth(message: Message) -> int:

@@ -1,8 +1,8 @@
-"""The messages in front of the tail, and the source of each message of a prompt."""
+"""The parts of a prompt: the messages in front, the groups of the tail, and the source of each message."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,12 +10,11 @@ from memory.log.redaction import REDACTED
 from memory.messages import ASSISTANT, SPEAK_FOR_NO_AGENT, SYSTEM, from_post, make_query_message
 from memory.overlays import CompactedMessage
 from memory.references import make_post_reference, make_posts_reference, make_range_reference
-from memory.rounds import Post, Round, cached_property
+from memory.rounds import Post, Round, cached_property, copy_with
 from memory.values import ValueObject
 
 from ..tokens import TokenCounter, count_message
-from .groups import LAST_NUMBER, OVERLAY, Message, is_summary
-from .shorten import PromptPart
+from .groups import LAST_NUMBER, OVERLAY, Message, MessageGroup, is_summary
 
 #: Where the summary stands, and the line about what is left out: as system messages behind those of the host, as user
 #: messages there, or at the end of the host's last system message.
@@ -68,6 +67,83 @@ class Source(ValueObject):
     kind: Literal["original", "shortened", "ours"]
 
 
+#: What shortened a text: a preview, a line, or its head and tail stand for it. Published reductions also drop posts, or
+#: have a summary stand for them.
+By = Literal["offloaded", "cleared", "clipped", "dropped", "summarised"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ShortenedPart(ValueObject):
+    """A text, or several posts, that the prompt shows shortened, or not at all."""
+
+    #: Reloads the original: ``memory.reload(ref)``.
+    ref: str
+    tokens_before: int
+    tokens_after: int
+    #: The heaviest that was done to it.
+    by: By
+    #: It is in the log, so every prompt shows it; else it was done for this prompt alone.
+    published: bool = False
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PromptPart(ValueObject):
+    """A message group of the tail, as it is shown."""
+
+    round_: Round
+    group: MessageGroup
+    messages: tuple[Message, ...]
+    #: Tokens of each message, and of all.
+    costs: tuple[int, ...]
+    tokens: int
+    #: Neither shortened nor left out: one of its posts is pinned, or it is the user's newest query, which is ``fixed``.
+    pinned: bool = False
+    fixed: bool = False
+    #: The part on each level of shortening; empty if none makes it shorter, None if that is unknown.
+    levels: tuple[PromptPart, ...] | None = None
+    #: One for each message that is shortened.
+    reductions: tuple[ShortenedPart, ...] = ()
+    #: On a level: before the last one, it shows only the beginning of a result.
+    shows_preview: bool = False
+    #: How deep copies of each message must be (see ``copy_messages``); a shorter one is never deeper.
+    depths: bytes = b""
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The source of each message."""
+        return tuple(self._find_sources())
+
+    def _find_sources(self) -> Iterator[Source]:
+        posts = self.group.posts
+        for place, (post, message) in enumerate(zip(posts, self.messages, strict=True)):
+            if post is not None and is_summary(post):
+                yield Source(make_posts_reference(self.round_, post.number, post.extra[LAST_NUMBER]), "ours")
+            elif place and post is posts[0]:  # a call stands for each result that it lacks
+                yield Source(make_post_reference(self.round_, post), "ours")
+            else:
+                is_original = message == _restore_message(self.round_, post)
+                yield Source(make_post_reference(self.round_, post), "original" if is_original else "shortened")
+
+    def with_messages(self, shorter: Mapping[int, Message], by: By, count: TokenCounter) -> PromptPart:
+        """Return the part with those *shorter* messages, by place, that take fewer tokens; the same object if none
+        does."""
+        messages, costs = list(self.messages), list(self.costs)
+        reductions = {one.ref: one for one in self.reductions}
+        for place, message in shorter.items():
+            tokens = count_message(message, count)
+            if tokens >= costs[place]:
+                continue
+            ref = make_post_reference(self.round_, self.group.posts[place])
+            before = reductions[ref].tokens_before if ref in reductions else costs[place]
+            reductions[ref] = ShortenedPart(ref, before, tokens, by)
+            messages[place], costs[place] = message, tokens
+        if costs == list(self.costs):
+            return self
+        return copy_with(
+            self, messages=tuple(messages), costs=tuple(costs), tokens=sum(costs), reductions=tuple(reductions.values())
+        )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Layout:
     """The parts of a prompt, in order."""
@@ -94,23 +170,10 @@ class Layout:
             front[slice(0) if at is None else slice(at, at + 1)] = [Source(both, "ours")]
         else:
             front += [Source(make_range_reference(*rounds), "ours") for rounds in added]
-        tail = [source for run in self.part_runs for part in run for source in _find_sources(part)]
+        tail = [source for run in self.part_runs for part in run for source in part.sources]
         if self.plan_at is not None:
             tail.insert(self.plan_at, Source(None, "ours"))
         return (*front, *tail)
-
-
-def _find_sources(part: PromptPart) -> Iterator[Source]:
-    """Yield the source of each message of *part*."""
-    posts = part.group.posts
-    for place, (post, message) in enumerate(zip(posts, part.messages, strict=True)):
-        if post is not None and is_summary(post):
-            yield Source(make_posts_reference(part.round_, post.number, post.extra[LAST_NUMBER]), "ours")
-        elif place and post is posts[0]:  # a call stands for each result that it lacks
-            yield Source(make_post_reference(part.round_, post), "ours")
-        else:
-            is_original = message == _restore_message(part.round_, post)
-            yield Source(make_post_reference(part.round_, post), "original" if is_original else "shortened")
 
 
 def _restore_message(round_: Round, post: Post | None) -> Message | None:

@@ -26,7 +26,7 @@ from .groups import (
     group_messages,
     tells_of_drops,
 )
-from .shorten import PromptPart
+from .layout import PromptPart
 
 #: How many posts a block has at least, and how many of the newest are in none: the next post may change how they read.
 MIN_BLOCK, MIN_REST = 16, 8

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
-from typing import Any, Literal
+from typing import Any
 
 from memory.arguments import check_whole_number
 from memory.messages import ASSISTANT, FUNCTION, OPENAI_FIELDS, SYSTEM, find_text_result, join_text, replace_text
@@ -23,67 +23,8 @@ from memory.rounds import USER, Attachment, Post, Round, ToolCall, copy_with
 from memory.values import ValueObject
 
 from ..tokens import TokenCounter, count_message
-from .groups import ARGUMENTS, ATTACHMENT, OVERLAY, Message, MessageGroup
-
-#: What shortened a text: a preview, a line, or its head and tail stand for it. Published reductions also drop posts, or
-#: have a summary stand for them.
-By = Literal["offloaded", "cleared", "clipped", "dropped", "summarised"]
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ShortenedPart(ValueObject):
-    """A text, or several posts, that the prompt shows shortened, or not at all."""
-
-    #: Reloads the original: ``memory.reload(ref)``.
-    ref: str
-    tokens_before: int
-    tokens_after: int
-    #: The heaviest that was done to it.
-    by: By
-    #: It is in the log, so every prompt shows it; else it was done for this prompt alone.
-    published: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PromptPart(ValueObject):
-    """A message group of the tail, as it is shown."""
-
-    round_: Round
-    group: MessageGroup
-    messages: tuple[Message, ...]
-    #: Tokens of each message, and of all.
-    costs: tuple[int, ...]
-    tokens: int
-    #: Neither shortened nor left out: one of its posts is pinned, or it is the user's newest query, which is ``fixed``.
-    pinned: bool = False
-    fixed: bool = False
-    #: The part on each level of shortening; empty if none makes it shorter, None if that is unknown.
-    levels: tuple[PromptPart, ...] | None = None
-    #: One for each message that is shortened.
-    reductions: tuple[ShortenedPart, ...] = ()
-    #: On a level: before the last one, it shows only the beginning of a result.
-    shows_preview: bool = False
-    #: How deep copies of each message must be (see ``copy_messages``); a shorter one is never deeper.
-    depths: bytes = b""
-
-    def with_messages(self, shorter: Mapping[int, Message], by: By, count: TokenCounter) -> PromptPart:
-        """Return the part with those *shorter* messages, by place, that take fewer tokens; the same object if none
-        does."""
-        messages, costs = list(self.messages), list(self.costs)
-        reductions = {one.ref: one for one in self.reductions}
-        for place, message in shorter.items():
-            tokens = count_message(message, count)
-            if tokens >= costs[place]:
-                continue
-            ref = make_post_reference(self.round_, self.group.posts[place])
-            before = reductions[ref].tokens_before if ref in reductions else costs[place]
-            reductions[ref] = ShortenedPart(ref, before, tokens, by)
-            messages[place], costs[place] = message, tokens
-        if costs == list(self.costs):
-            return self
-        return copy_with(
-            self, messages=tuple(messages), costs=tuple(costs), tokens=sum(costs), reductions=tuple(reductions.values())
-        )
+from .groups import ARGUMENTS, ATTACHMENT, OVERLAY, Message
+from .layout import By, PromptPart, ShortenedPart
 
 
 def measure_reduction(round_: Round, reduction: Reduction, count: TokenCounter) -> ShortenedPart:

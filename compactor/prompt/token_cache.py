@@ -14,14 +14,15 @@ from memory import Memory
 from memory.hooks import renew_after_fork
 from memory.messages import FUNCTION
 from memory.overlays import Reduction, Reductions
-from memory.rounds import USER, Round, copy_with
+from memory.rounds import ATOMS, USER, Round, copy_with
 from memory.visibility import Rounds
 
 from ..host_rounds import HostRounds
 from ..tokens import TokenCounter, count_message
-from .groups import ATOMS, OVERLAY, MessageGroup, apply_overlays, group_messages, measure_depth, tells_of_drops
+from .groups import OVERLAY, MessageGroup, apply_overlays, group_messages, measure_depth, tells_of_drops
+from .layout import PromptPart, ShortenedPart
 from .open_rounds import MIN_BLOCK, MIN_REST, BlockReader, Blocks, OpenRoundTokens, Overlays, RunningTotals
-from .shorten import LARGE, PromptPart, ShortenedPart, shorten_part
+from .shorten import LARGE, shorten_part
 
 if TYPE_CHECKING:
     from ..view import LastPrompt

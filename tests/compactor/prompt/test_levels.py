@@ -8,7 +8,8 @@ from views import OVERLAY, spans
 
 from compactor import MessageGroup, TokenCounter, count_message, count_tokens
 from compactor.prompt.groups import group_messages
-from compactor.prompt.shorten import OffloadRule, PromptPart, clip_message, clip_text, shorten_part
+from compactor.prompt.layout import PromptPart
+from compactor.prompt.shorten import OffloadRule, clip_message, clip_text, shorten_part
 from compactor.prompt.token_cache import TokenCache, is_pinned
 from memory import Attachment, Memory, Post, Round
 from memory.rounds import freeze_mapping

@@ -29,7 +29,7 @@ from compactor.host_rounds import HostRounds
 from compactor.prompt import token_cache as kept
 from compactor.prompt import token_cache as token_caches
 from compactor.prompt.groups import copy_messages, group_messages, measure_depth
-from compactor.prompt.shorten import PromptPart
+from compactor.prompt.layout import PromptPart
 from compactor.prompt.token_cache import (
     MAX_COUNTERS,
     MAX_OPEN_GROUPS,
