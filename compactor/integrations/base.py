@@ -162,10 +162,12 @@ class Conversations(ABC, Generic[Item]):
     async def _run_in_order(self, session_id: str, call: Callable[[], R]) -> R:
         # Always on a thread: even a short history may hold megabytes. But callers of one session wait for its turn
         # without one: few threads serve all sessions. A forked child has lanes of its own.
-        key = (os.getpid(), session_id)
-        lane = self._lanes.setdefault(key, Lane()) if session_id else Lane()
         self._sessions.follow_loop()
-        return await lane.run(call)
+        return await self._get_lane(session_id).run(call)
+
+    def _get_lane(self, session_id: str) -> Lane:
+        key = (os.getpid(), session_id)
+        return self._lanes.setdefault(key, Lane()) if session_id else Lane()
 
     def keep(self, session_id: str, answer: Sequence[Item]) -> None:
         """Append the model's *answer* to the log at once, if it calls no tool.
@@ -180,7 +182,13 @@ class Conversations(ABC, Generic[Item]):
 
     async def akeep(self, session_id: str, answer: Sequence[Item]) -> None:
         """``keep``, without blocking the event loop."""
-        await self._run_in_order(session_id, partial(self.keep, session_id, answer))
+        if any(map(_is_call, answer)):  # nothing to append: no thread for that
+            return
+        call = partial(self.keep, session_id, answer)
+        if self._sessions.store.is_resident and not self._get_lane(session_id).is_busy:
+            call()  # changing threads would take longer
+        else:
+            await self._run_in_order(session_id, call)
 
     def _read_answer(self, answer: Sequence[Item]) -> list[Message]:
         messages = list_messages(self.read(answer))
@@ -351,6 +359,11 @@ class Converted(Conversations[Item]):
             found[self.print_item(item)].append(item)
         items = [*self.write_for(items, messages)]
         return [same.popleft() if (same := found[self.print_item(one)]) else deepcopy(one) for one in items]
+
+
+def _is_call(item: object) -> bool:
+    """Return whether *item* is known, by a field that several frameworks have, to call a tool."""
+    return bool(getattr(item, "tool_calls", None)) or getattr(item, "type", None) == "function_call"
 
 
 def _make_arguments(schema: Mapping[str, Any]) -> type[BaseModel]:

@@ -642,6 +642,46 @@ def test_no_work_is_done_on_the_event_loop() -> None:
     asyncio.run(run(lambda compaction: compaction.acall_tool("s", "read_rounds", {"start": 1})))
 
 
+def test_an_answer_is_kept_in_memory_at_once_but_behind_a_prompt_that_is_being_made() -> None:
+    """To change threads would take longer. An answer that calls a tool is not kept, so it needs no thread."""
+    begun, go = threading.Event(), threading.Event()
+    threads: list[int] = []
+
+    @dataclass(frozen=True, eq=False)
+    class Call(Turn):
+        type: str = "function_call"
+
+    class Slow(Compaction):
+        def read(self, items: Sequence[Turn]) -> Iterable[Group[Turn]]:
+            threads.append(threading.get_ident())
+            if len(items) > 1:
+                begun.set()
+                assert go.wait(30)
+            return super().read(items)
+
+    async def run() -> None:
+        own, answer = threading.get_ident(), Turn(({"role": "assistant", "content": "Well."},))
+        with Slow(8_000) as compaction:
+            await compaction.akeep("s", [answer])
+            assert threads == [own]
+            await compaction.akeep("s", [Call(ask(0)[1].messages[:1])])
+            assert threads == [own]
+            fitting = asyncio.ensure_future(compaction.afit("s", [answer, *ask(1)]))
+            assert await asyncio.to_thread(begun.wait, 30)
+            keeping = asyncio.ensure_future(compaction.akeep("s", [Turn(({"role": "assistant", "content": "Done."},))]))
+            await asyncio.sleep(0)
+            assert not keeping.done()
+            go.set()
+            fitted = await fitting
+            await keeping
+            assert own not in threads[1:]
+            with compaction.sessions().open("s") as session:
+                said = [message["content"] for message in session.memory.messages()]
+        assert said == [*say(fitted.items), "Done."]
+
+    asyncio.run(run())
+
+
 def test_callers_that_wait_for_one_session_hold_up_no_other() -> None:
     """Few threads serve all sessions: each caller that waits for its turn on one of them would take it from others."""
     begun, go = threading.Event(), threading.Event()
