@@ -27,7 +27,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fleet import CONFIG, ROLE, brokers, connect, covered_by, create_tables, messages_of, start_database
+from benchmarks.fleet import (
+    CONFIG,
+    ROLE,
+    connect,
+    covered_by,
+    create_tables,
+    messages_of,
+    start_broker,
+    start_database,
+)
 from benchmarks.sessions import PaidSummarizer, calls_in
 from compactor import Limit, Settings, SharedLimits
 from compactor.workers import Dispatcher, Worker
@@ -109,7 +118,7 @@ def run_all(given: argparse.Namespace) -> dict[str, Any]:
     with ExitStack() as stack:
         calls = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "calls")
         url = stack.enter_context(start_database(stack).database())
-        broker = stack.enter_context(getattr(brokers, given.broker)()).url if given.engine == "celery" else ""
+        broker = getattr(start_broker(stack, given.engine, given.broker), "url", "")
         create_tables(given.engine, url)
         writers = [spawn.Process(target=write, args=(url, busy[one::2])) for one in range(2)]
         for writer in writers:

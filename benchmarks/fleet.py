@@ -145,14 +145,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(given: argparse.Namespace) -> dict[str, Any]:
-    import brokers  # here: it imports pytest, for which no worker is to wait
-
     rng, spawn = random.Random(given.seed), multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         calls = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "calls")
         server = start_database(stack)
         url = stack.enter_context(server.database())
-        broker = stack.enter_context(getattr(brokers, given.broker)()) if given.engine == "celery" else None
+        broker = start_broker(stack, given.engine, given.broker)
         address = broker.url if broker is not None else ""
         create_tables(given.engine, url)
         started = time.monotonic()
@@ -248,6 +246,13 @@ def start_database(stack: ExitStack) -> Postgres:
     server.start()
     stack.callback(server.remove)
     return server
+
+
+def start_broker(stack: ExitStack, engine: str, name: str) -> Any:
+    """Start Redis or RabbitMQ for Celery; None for other engines."""
+    import brokers  # here: it imports pytest, for which no worker is to wait
+
+    return stack.enter_context(getattr(brokers, name)()) if engine == "celery" else None
 
 
 def find_lost(store: Store, given: argparse.Namespace) -> Iterator[str]:

@@ -23,7 +23,16 @@ from typing import Any
 
 from psycopg_pool import AsyncConnectionPool
 
-from benchmarks.fleet import CONFIG, ROLE, brokers, connect, covered_by, create_tables, messages_of, start_database
+from benchmarks.fleet import (
+    CONFIG,
+    ROLE,
+    connect,
+    covered_by,
+    create_tables,
+    messages_of,
+    start_broker,
+    start_database,
+)
 from compactor import OpenAISummarizer, Settings
 from compactor.workers import Worker
 from memory import Memory, open_store
@@ -83,7 +92,7 @@ def compact(given: argparse.Namespace, stack: ExitStack, server: Any, workers: i
     spawn = multiprocessing.get_context("spawn")
     port, arrivals, ready = spawn.Queue(), spawn.Queue(), spawn.Barrier(workers + 1)
     url = stack.enter_context(server.database())
-    broker = stack.enter_context(getattr(brokers, given.broker)()).url if given.engine == "celery" else ""
+    broker = getattr(start_broker(stack, given.engine, given.broker), "url", "")
     create_tables(given.engine, url)
     store, names = open_store(url), [f"session {number}" for number in range(given.sessions * workers)]
     for number, name in enumerate([*names, *(f"warm {number}" for number in range(workers))]):

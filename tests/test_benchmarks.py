@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
 import threading
 from datetime import UTC, datetime
@@ -30,6 +31,12 @@ def rows_of(printed: str) -> list[list[str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in Path(aims.__file__).parent.glob("*.py")))
+def test_each_benchmark_can_be_started(name: str) -> None:
+    """A name that one of them takes from another is not renamed behind its back."""
+    assert importlib.import_module(f"benchmarks.{name}").__doc__
+
+
 def test_a_long_session_is_one_that_a_chat_and_a_compactor_could_have_left(tmp_path: Path) -> None:
     """It opens, by the log and by what is kept of it; its compactions cover it, and it goes on."""
     store = open_store(sqlite_in(tmp_path))
