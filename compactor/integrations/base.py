@@ -177,6 +177,8 @@ class Conversations(ABC, Generic[Item]):
         """
         with report_errors("answer.not_kept", session_id=session_id):
             if session_id and (messages := self._read_answer(answer)):
+                if (redactor := self.redactor) is not None:
+                    messages = [redact(one, redactor) for one in messages]
                 with self._sessions.open(session_id) as session, session.lock:  # not into another caller's prompt
                     session.memory.extend(messages)
 
@@ -185,7 +187,8 @@ class Conversations(ABC, Generic[Item]):
         if any(map(_is_call, answer)):  # nothing to append: no thread for that
             return
         call = partial(self.keep, session_id, answer)
-        if self._sessions.store.is_resident and not self._get_lane(session_id).is_busy:
+        is_quick = self._sessions.store.is_resident and self.redactor is None
+        if is_quick and not self._get_lane(session_id).is_busy:
             call()  # changing threads would take longer
         else:
             await self._run_in_order(session_id, call)

@@ -614,6 +614,23 @@ def test_recall_without_a_name_is_refused() -> None:
             asyncio.run(compaction.acall_tool("", "read_rounds", {"start": 1}))
 
 
+def test_a_redactor_also_sees_the_answer_that_is_kept_at_once() -> None:
+    history, answer = ask(0), Turn(({"role": "assistant", "content": "The number is 555-0199."},))
+    with Compaction(8_000) as compaction:
+        compaction.redactor = lambda text: text.replace("555-0199", "[number]")
+        compaction.fit("s", history)
+        compaction.keep("s", [answer])
+        asyncio.run(compaction.akeep("other", [answer]))
+        logs = {}
+        for name in ("s", "other"):
+            with compaction.sessions().open(name) as session:
+                logs[name] = session.memory.messages()
+        fitted = compaction.fit("s", [*history, answer])
+
+    assert [log[-1]["content"] for log in logs.values()] == ["The number is [number]."] * 2
+    assert fitted.items == [*history, answer]
+
+
 def test_no_work_is_done_on_the_event_loop() -> None:
     """Also with a store in memory, where nothing waits for a database: a long history takes long."""
     threads: set[int] = set()
