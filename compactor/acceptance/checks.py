@@ -11,7 +11,7 @@
 ``oversized``        over twice the requested length
 ``cut_off``          ends inside a code block, JSON, a sentence or a word
 ``first_person``     for tool calls: the assistant's first person ("I called ..."), which agents repeat to users
-``hollow``           says next to nothing of its source, or nothing of the new rounds
+``hollow``           says next to nothing of its source, or nothing of the new rounds, or repeats its instructions
 ``invented``         over 3 of its identifiers, and over a quarter of them, are absent from its source
 ``forgets_previous`` keeps under a third of the identifiers, numbers and prohibitions of the previous summary, or under
                      a third of the names that the new rounds do not repeat, or under a tenth of the words found only
@@ -108,6 +108,8 @@ class Source(ValueObject):
     wrapper_tokens: int = 0
     #: The summary that this one continues or replaces.
     previous: str = ""
+    #: What the request says beside the conversation and the previous summary.
+    instructions: str = ""
 
 
 class CheckedSummary(NamedTuple):
@@ -190,9 +192,13 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
     names = find_identifiers(new)
     unknown = find_unknown(names, (source.text, source.previous, *source.beside))
     terms, sources = Terms(new), (Terms(strip_markup(source.text)), Terms(source.previous))
-    if is_written and says_nothing(terms, sources, len(names) - len(unknown)):
+    if is_written and says_nothing(
+        terms, sources, len(names) - len(unknown), is_part=kind != "rounds"
+    ):
         reason = "the summary says next to nothing about the conversation; check the summarizer's prompt and server"
         raise refusal("hollow", reason, had_nothing_to_say=had_nothing_to_say(terms, sources))
+    if is_written and kind != "changes" and source.instructions and is_from_instructions(new, source):
+        raise refusal("hollow", "the summary repeats the instructions of the request; check the summarizer's model")
     if is_written and kind != "changes" and source.previous and (missed := names_nothing_new(terms, *sources)):
         raise refusal("hollow", "the summary says nothing about the new rounds", missed)
     if not is_extracted and len(unknown) > max(MAX_INVENTED, MAX_INVENTED_SHARE * len(names)):
@@ -244,6 +250,18 @@ def repeats(text: str, source: str) -> bool:
         return False  # fast path: most summaries leave here at one of the first words
     read = strip_markup(source)
     return 2 * len(said) >= len(read) and said in read
+
+
+def is_from_instructions(text: str, source: Source) -> bool:
+    """Return whether half of the runs of words in *text* stand in the instructions, and in no source of a summary."""
+    own, asked, known = [
+        set(zip(*(words[start:] for start in range(RUN)), strict=False))
+        for words in (
+            _COPIED_WORD.findall(one.casefold())
+            for one in (text, source.instructions, "\n".join((source.previous, *source.beside)))
+        )
+    ]
+    return bool(own) and 2 * len((own & asked) - known) >= len(own)
 
 
 def is_copied(text: str, source: str) -> bool:

@@ -53,7 +53,9 @@ def is_reply(text: str) -> bool:
     rest = text[greeting.end() :] if greeting else text
     if not rest or offer.match(rest) or load_pattern(_REPLIES, "refusal").match(rest):
         return True
-    if load_pattern(_REPLIES, "abroad").match(text) or (greeting and load_pattern(_REPLIES, "promise").match(rest)):
+    if load_pattern(_REPLIES, "abroad").match(text) or load_pattern(_REPLIES, "refusal_abroad").match(text):
+        return True
+    if greeting and load_pattern(_REPLIES, "promise").match(rest):
         return True
     return len(text) <= _MAX_CLOSING and offer.match(_SENTENCE.split(text)[-1]) is not None
 

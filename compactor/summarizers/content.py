@@ -497,6 +497,9 @@ def is_telling(word: str) -> bool:
 
 #: This many common terms are no coincidence.
 _MIN_COMMON_TERMS = 5
+#: Maximum characters of a short summary. It quotes something or consists mostly of words of its sources, if these have at
+#: least so many identifiers and numbers. So a refusal in any language is no summary.
+_MAX_SHORT, _MIN_EXACT = 400, 10
 # Never a summary, with any words: pages, tracebacks and the status lines of servers.
 _PAGE = compile_later(
     r"""\s{0,40}(?: <!doctype\s | <(?:html|head|body)\b | (?:<\?xml[^<>]{0,200}\?>)? \s{0,40}
@@ -517,15 +520,17 @@ _FENCED = compile_later(r"\s{0,40}(?:```|~~~)\w{0,20}[ \t]*\n")
 _LETTERS = compile_later(r"\w+")
 
 
-def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
+def says_nothing(said: Terms, sources: Sequence[Terms], known: int, *, is_part: bool = False) -> bool:
     """Return whether *said* says next to nothing about *sources*; *known* is the number of their identifiers it names.
 
-    False if this cannot be measured: the sources have hardly any words, or *said* is in another language.
+    False if this cannot be measured: the sources have hardly any words, or they name hardly anything and *said* is in
+    another language. *is_part*: *said* need not quote them, because it is about a part, such as a tool result or a note.
     """
     error = find_error(said.text)
     if error == "page":
         return True
-    if not error and len(said.find_words(sources[0])) >= _MIN_COMMON_TERMS:
+    must_quote = not (is_part or known) and len(said.text) <= _MAX_SHORT
+    if not error and not must_quote and len(said.find_words(sources[0])) >= _MIN_COMMON_TERMS:
         return False
     words = frozenset[str]().union(*(source.words for source in sources))
     if len(words) < 8:  # a summary may use only other words; placeholders and errors can be recognised
@@ -535,15 +540,20 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
     shared = own & words.union(*(source.numbers for source in sources))
     told = 2 * known + len(shared)
     rich = len(words) >= 30  # then one common word is too little
-    if rich and not known and _is_a_handful(said.text) and not any(_quotes(said, source) for source in sources):
+    quotes = bool(known) or any(_quotes(said, source) for source in sources)
+    if rich and not quotes and _is_a_handful(said.text):
         return True
+    if must_quote and not (quotes and said.words):
+        exact = frozenset[str]().union(*(source.numbers | source.identifiers for source in sources))
+        if len(exact) >= _MIN_EXACT and 2 * len(shared) <= len(own):
+            return True
     if error:
         return told < _MIN_COMMON_TERMS or len(shared) < 0.6 * len(own)
     if told >= _MIN_COMMON_TERMS or (told >= (2 if rich else 1) and len(shared) >= 0.25 * len(own)):
         return False
     if any(said.is_in_the_language_of(source) for source in sources if source.words):
         return True
-    return len(said.words) < 8 and not known and not any(_quotes(said, source) for source in sources)
+    return len(said.words) < 8 and not quotes
 
 
 def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
@@ -555,17 +565,19 @@ def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
 
 
 def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str, ...]:
-    """Return the new identifiers of *source*, if it names many new things and *said* mentions none of them; else ().
+    """Return what *source* names, if these are many new things and *said* mentions none of them; else ().
 
-    New means: *previous* does not name it.
+    New means: *previous* does not name it. Another language cannot be compared, unless *said* hardly adds a word.
     """
-    if said.find_words(source) - previous.words or not said.is_in_the_language_of(source):
+    if said.find_words(source) - previous.words:
+        return ()
+    if len(said.words - previous.words) > 3 and not said.is_in_the_language_of(source):
         return ()
     before = previous.identifiers | previous.numbers
     new = (source.identifiers | source.numbers) - before
     if len(new) < 20 or (said.all - previous.all) & source.all or (said.words - previous.words) & source.words:
         return ()
-    return tuple(sorted(source.identifiers - before))
+    return tuple(sorted(source.identifiers - before or new))
 
 
 def _is_a_handful(text: str) -> bool:

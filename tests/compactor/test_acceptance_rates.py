@@ -83,12 +83,11 @@ def test_languages_and_small_talk_pass(said: tuple[str, ...], summary: str) -> N
 
 
 def test_a_summary_in_another_language_cannot_be_compared() -> None:
-    """It passes if it says anything; a page of an error does not."""
+    """It passes if it names anything; a page of an error does not, nor what could be said of any conversation."""
     case = own_cases(2)[0]
-    said = (
-        "Покупатель ждёт посылку, курьер отдал её соседу; он просит вернуть лишнее списание и писать только на почту."
-    )
-    assert check_of(said, case) == ""
+    said = "Покупатель ждёт посылку, курьер отдал её соседу; он просит вернуть списание и писать только на почту"
+    assert check_of(f"{said}, {find_identifiers(case.text)[0]}.", case) == ""
+    assert check_of(f"{said}.", case) == "hollow"
     assert check_of("Внутренняя ошибка.", case) == "hollow"
 
 

@@ -31,6 +31,36 @@ from memory import Memory
 
 PAGE = "<html><head><title>502 Bad Gateway</title></head><body><h1>The refund of the parcel failed</h1></body></html>"
 HOLLOW = ("Done", "No summary available.", "Resumen completado.", PAGE, '{"error": "the parcel was not found"}')
+#: What no conversation was read for. The last two are no refusal; nobody said a word of them.
+ABROAD = (
+    "Es tut mir leid, aber dabei kann ich Ihnen nicht helfen.",
+    "Désolé, je ne peux pas accéder à cette demande. Veuillez reformuler votre question.",
+    "Lo siento, no puedo ayudar con eso. Si tienes otra pregunta, estaré encantado de responderla.",
+    "Desculpe, mas não posso atender a esse pedido no momento.",
+    "Mi dispiace, non posso fornire un riassunto di questa conversazione.",
+    "Przykro mi, ale nie mogę pomóc w tej sprawie. Czy mogę zrobić coś innego?",
+    "Het spijt me, maar ik kan niet aan dit verzoek voldoen.",
+    "Извините, я не могу помочь с этим запросом. Попробуйте переформулировать вопрос.",
+    "क्षमा करें, मैं इस अनुरोध में सहायता नहीं कर सकता।",
+    "عذرًا، لا يمكنني المساعدة في هذا الطلب.",
+    "很抱歉，我无法协助处理该请求。请换一个话题。",
+    "申し訳ありませんが、そのご要望にはお応えできません。",
+    "죄송하지만 해당 요청은 도와드릴 수 없습니다.",
+    "As a large language model trained to be harmless, I must decline to write about private individuals.",
+    "Verstanden, ich fasse das Gespräch zusammen.",
+    "要約が完了しました。",
+    "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore et dolore.",
+    "2026-11-29T08:00:00Z",
+)
+#: German shares its small words with a refusal in German; it names numbers, but no identifiers.
+GERMAN = [
+    {"role": role, "content": said.format(at=at, n=1_100 + 37 * at)}
+    for at in range(24)
+    for role, said in (
+        ("user", "Kann ich Ihnen für die Parzelle {at} aber bitte nicht mehr als {n} Euro im Jahr zahlen?"),
+        ("assistant", "Leider darf ich das nicht ändern, denn für diesen Garten sind {n} Euro beschlossen."),
+    )
+]
 CONFIG = CompactorConfig(threshold=5, retain_recent=3, summary_attempts=1)
 SUPPORT = next(said for kind, said in talks(7) if kind == "support")
 TEXT = "\n".join(message["content"] for message in SUPPORT)
@@ -39,6 +69,15 @@ TEXT = "\n".join(message["content"] for message in SUPPORT)
 def piece_of(request: SummaryRequest) -> str:
     """Answer as a function that only cuts: with the first 2,000 characters of what it is asked."""
     return str(request.messages[-1]["content"])[:2_000]
+
+
+def instructions_of(request: SummaryRequest) -> str:
+    """Answer as a model that goes on with what it read last."""
+    return str(request.messages[-1]["content"])[-600:]
+
+
+def same_again(request: SummaryRequest) -> str:
+    return request.previous.summary if request.previous else "Parzelle 0 und 1 zahlen 1100 und 1137 Euro im Jahr."
 
 
 def compactor_of(
@@ -67,6 +106,28 @@ def test_of_sixteen_ordinary_rounds_nothing_is_published_that_says_nothing_of_th
     compactor, _, _ = compactor_of(memory, ScriptedSummarizer(default=said))
     assert compactor.get_compaction() is None
     assert checks_of(compactor) == [check]
+
+
+@pytest.mark.parametrize("talk", [SUPPORT, GERMAN], ids=["English", "German"])
+@pytest.mark.parametrize("said", [*ABROAD, instructions_of])
+def test_a_refusal_in_any_language_and_the_instructions_are_no_summary(said: Any, talk: list[dict[str, Any]]) -> None:
+    """Nor a text about nothing: a source full of names and numbers is quoted by its summary."""
+    compactor, _, _ = compactor_of(Memory.from_messages(talk), ScriptedSummarizer(default=said))
+    assert compactor.get_compaction() is None
+    assert checks_of(compactor)[0] in ("hollow", "greeting")
+
+
+def test_the_same_summary_again_says_nothing_of_new_numbers() -> None:
+    """Of a conversation whose new rounds name no identifier, only numbers."""
+    memory = Memory.from_messages(GERMAN[:12])
+    compactor, executor, _ = compactor_of(memory, ScriptedSummarizer(default=same_again))
+    good = compactor.get_compaction()
+    assert good is not None
+    for message in GERMAN[12:]:
+        memory.append(message)
+    executor.run_all()
+    assert compactor.get_compaction() == good
+    assert set(checks_of(compactor)) == {"hollow"}
 
 
 @pytest.mark.parametrize("said", HOLLOW)
