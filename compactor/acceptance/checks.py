@@ -192,9 +192,7 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
     names = find_identifiers(new)
     unknown = find_unknown(names, (source.text, source.previous, *source.beside))
     terms, sources = Terms(new), (Terms(strip_markup(source.text)), Terms(source.previous))
-    if is_written and says_nothing(
-        terms, sources, len(names) - len(unknown), is_part=kind != "rounds"
-    ):
+    if is_written and says_nothing(terms, sources, len(names) - len(unknown), is_part=kind != "rounds"):
         reason = "the summary says next to nothing about the conversation; check the summarizer's prompt and server"
         raise refusal("hollow", reason, had_nothing_to_say=had_nothing_to_say(terms, sources))
     if is_written and kind != "changes" and source.instructions and is_from_instructions(new, source):

@@ -497,8 +497,8 @@ def is_telling(word: str) -> bool:
 
 #: This many common terms are no coincidence.
 _MIN_COMMON_TERMS = 5
-#: Maximum characters of a short summary. It quotes something or consists mostly of words of its sources, if these have at
-#: least so many identifiers and numbers. So a refusal in any language is no summary.
+#: Maximum characters of a short summary. If its sources have at least so many identifiers and numbers, it quotes them
+#: or consists mostly of their words. So a refusal in any language is no summary.
 _MAX_SHORT, _MIN_EXACT = 400, 10
 # Never a summary, with any words: pages, tracebacks and the status lines of servers.
 _PAGE = compile_later(
@@ -524,7 +524,7 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int, *, is_part: 
     """Return whether *said* says next to nothing about *sources*; *known* is the number of their identifiers it names.
 
     False if this cannot be measured: the sources have hardly any words, or they name hardly anything and *said* is in
-    another language. *is_part*: *said* need not quote them, because it is about a part, such as a tool result or a note.
+    another language. *is_part*: *said* need not quote them; it is about a part, such as a tool result or a note.
     """
     error = find_error(said.text)
     if error == "page":
@@ -565,19 +565,18 @@ def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
 
 
 def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str, ...]:
-    """Return what *source* names, if these are many new things and *said* mentions none of them; else ().
+    """Return the new identifiers of *source*, if it names many new things and *said* mentions none of them; else ().
 
-    New means: *previous* does not name it. Another language cannot be compared, unless *said* hardly adds a word.
+    New means: *previous* does not name it. If *said* only repeats *previous*, new numbers are returned, too.
     """
-    if said.find_words(source) - previous.words:
-        return ()
-    if len(said.words - previous.words) > 3 and not said.is_in_the_language_of(source):
+    is_same = said.all <= previous.all
+    if said.find_words(source) - previous.words or not (is_same or said.is_in_the_language_of(source)):
         return ()
     before = previous.identifiers | previous.numbers
     new = (source.identifiers | source.numbers) - before
     if len(new) < 20 or (said.all - previous.all) & source.all or (said.words - previous.words) & source.words:
         return ()
-    return tuple(sorted(source.identifiers - before or new))
+    return tuple(sorted(new if is_same else source.identifiers - before))
 
 
 def _is_a_handful(text: str) -> bool:

@@ -346,7 +346,8 @@ def test_a_budget_too_small_for_anything_is_refused_with_a_preset_too(file: Path
 
 def test_a_model_summarises_for_a_preset(server: ModelServer, heavy: Path) -> None:
     """The preset's strategies ask whoever summarises."""
-    server.always(ok("Parts were counted in all the halls, and no figure was rounded."))
+    halls = [ok(f"Parts were counted in hall {number}, and no figure was rounded.") for number in range(100)]
+    server.answers(*halls)
     words = ("--summarizer", "openai", "--base-url", server.base_url, "--preset", "memory_with_compress")
     done = run("replay", heavy, *words, "--budget", 2500, "--json")
     assert done.code == 0, done.err

@@ -151,7 +151,7 @@ def test_rounds_that_come_while_it_runs_are_the_next_ones() -> None:
     published = table.run(ask)
     assert published is not None
     assert published.end_index == 7
-    assert table.run().end_index == 27  # type: ignore[union-attr]
+    assert table.run(lambda request: f"{PRICES} Up to {request.end_index}.").end_index == 27  # type: ignore[union-attr]
 
 
 def test_a_round_that_fails_after_it_was_covered_is_told_nowhere() -> None:

@@ -270,7 +270,9 @@ def test_steps_of_a_fold_before_one_that_failed_are_not_asked_for_again() -> Non
     _, executor = resumed(store, failing, config=config)
     executor.run_all()
     assert len(failing.requests) == 3
-    summarizer = ScriptedSummarizer(default=lambda request: f"To {request.end_index}: each part has its price.")
+    summarizer = ScriptedSummarizer(
+        default=lambda request: f"Step {len(summarizer.requests)} to {request.end_index}: each part has its price."
+    )
     compactor, executor = resumed(store, summarizer, config=config)
     executor.run_all()
     assert end_of(compactor) == 1
