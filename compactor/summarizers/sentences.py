@@ -20,9 +20,10 @@ _CLAUSE = 40
 #: Maximum characters of a word; anything longer is data.
 MAX_WORD = 160
 
+# Months behind a day in German, Danish, Norwegian and Swedish: "8. Januar".
 _MONTHS = (
-    r"(?:Jan(?:uar)?|Feb(?:ruar)?|März|Apr(?:il)?|Mai|Juni?|Juli?|Aug(?:ust)?|Sept(?:ember)?|Okt(?:ober)?"
-    r"|Nov(?:ember)?|Dez(?:ember)?)\b"
+    r"(?i:jan(?:uari?)?|feb(?:ruari?)?|märz|mars|apr(?:il)?|ma[ij]|juni?|juli?|aug(?:ust)?|sept(?:ember)?|okt(?:ober)?"
+    r"|nov(?:ember)?|de[zcs](?:ember)?)\b"
 )
 LIST_MARK = compile_later(rf"^(?:[-*+•–]|\(?\d{{1,3}}[.)](?! {_MONTHS}))\s{{1,8}}(?=\S)")
 #: Maximum characters of a heading that has no Markdown marks.
@@ -38,7 +39,6 @@ _ABBREVIATION = compile_later(
 )
 _CLAUSE_MARK = compile_later(r"[,;](?= (?:[^\W\d]|[¿¡]))|[，；、،؛]|[()\[\]{}（）「」『』“”«»\"]")
 _OPENED, _CLOSED = frozenset("([{（「『“«"), frozenset(")]}）」』”»")
-# "8. Januar", "17. listopadu": a day, and a month in a language that writes it with a capital.
 _DAY = compile_later(r"(?:^|[^\w.,])\d{1,2}\.$")
 _MONTH = compile_later(_MONTHS)
 #: A user message with more sentences is pasted material, except for this many at its beginning and end.
@@ -130,8 +130,7 @@ def split_line(line: str, limit: int) -> Iterator[str]:
         before = line[max(start, match.start() - 12) : match.start() + 1]
         if match[0] == ". " and _ABBREVIATION.search(before):
             continue
-        is_day = match[0] == ". " and _DAY.search(before) is not None
-        if is_day and (line[match.end()].islower() or _MONTH.match(line, match.end())):
+        if match[0] == ". " and _DAY.search(before) and _MONTH.match(line, match.end()):
             continue
         if len(match[0]) > 3 and line[match.end() : match.end() + 1].islower():
             continue  # "well... maybe"
