@@ -273,6 +273,17 @@ def test_a_dry_run_asks_nobody_and_says_the_calls(file: Path, server: ModelServe
     assert "$" in dry.out
 
 
+def test_a_dry_run_says_how_often_it_may_ask_again(file: Path, server: ModelServer) -> None:
+    """Where edits are refused, notes on the new rounds are asked for, and then all notes."""
+    words = ("--strategy", "compact_notes", "--target", 2000, "--compactions", 4)
+    dry = evaluate(file, server, *words, "--dry-run").out
+    most = int(re.findall(r"\d+", dry)[0]) * int(re.findall(r"Up to (\d+) times", dry)[0])
+    server.answers(stock_list)
+    server.always(ok("Done."))
+    evaluate(file, server, *words)
+    assert most / 2 < len(server.requests) <= most
+
+
 def test_a_dry_run_needs_no_key(file: Path) -> None:
     done = run("evaluate", file, "--model", "gpt-5-mini", "--dry-run")
     assert done.code == 0

@@ -237,6 +237,8 @@ def _print_cost(metered: MeteredSummarizer | None, runner: EvaluationRunner, sou
     if metered.reused:
         console.print(f"{render_quantity(metered.reused, 'answer')} paid for already and not asked for again")
     attempts = runner.config.summary_attempts
+    if metered.kinds["changes"]:
+        attempts = 1 + 2 * attempts  # edits of notes, which are asked for once; notes on the new rounds; all notes
     console.print(
         f"Up to {attempts} times as much if answers are rejected and asked for again; more if a model thinks first."
     )
