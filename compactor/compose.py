@@ -25,7 +25,7 @@ from .prompt.fit import Report, fit, list_published
 from .prompt.groups import Message, MessageGroup, copy_messages, is_summary
 from .prompt.layout import Layout, PromptPart, Source, SummaryAs, count_added, place_in_front
 from .prompt.shorten import is_result
-from .prompt.token_cache import TIMED_ROUNDS, TokenCache, get_token_cache
+from .prompt.token_cache import TIMED_ROUNDS, HostParts, TokenCache, get_token_cache
 from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_prompt, count_tools, get_counter
 from .view import LastPrompt, View
 
@@ -103,7 +103,7 @@ def compose(
     take only one.
     """
     began = time.perf_counter()
-    token_cache, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
+    token_cache, host, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
     if type(budget) is not int or type(reserve) is not int or budget < 1 or reserve < 0:
         check_whole_number("budget", budget, 1)
         check_whole_number("reserve", reserve)
@@ -114,7 +114,11 @@ def compose(
     tool_tokens = count_tools(tools, token_cache.count_again) if tools else 0
     provider, limits = memory.provider(role), token_cache.prompt_limits
     before = token_cache.header_tokens, token_cache.tool_tokens, max(limits.budgets, default=0), limits.model
-    limits.budgets, limits.model = (*limits.budgets[-1:], budget - reserve), model
+    limits.budgets, limits.model, limits.host = (
+        (*limits.budgets[-1:], budget - reserve),
+        model,
+        HostParts(host, reminder, summary_as),
+    )
     token_cache.header_tokens, token_cache.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
     if (refresh := getattr(provider, "refresh_if_behind", None)) is not None:
         _call_provider(memory, role, refresh)
@@ -262,9 +266,11 @@ def _read_arguments(
     model: str,
     counter: TokenCounter | None,
     summary_as: SummaryAs,
-) -> tuple[TokenCache, tuple[Message, ...]]:
-    """Return the role's token cache, and the system messages in front: *system*, then memory's header as *role* sees
-    it. Raises ``TypeError`` if an argument is of the wrong kind, and ``ValueError`` for an unknown *summary_as*."""
+) -> tuple[TokenCache, tuple[Message, ...], tuple[Message, ...]]:
+    """Return the role's token cache; *system* as messages; these and memory's header as *role* sees it.
+
+    Raises ``TypeError`` if an argument is of the wrong kind, and ``ValueError`` for an unknown *summary_as*.
+    """
     if not isinstance(memory, Memory):
         own = " (Memory.from_messages makes one of messages)" if isinstance(memory, list) else ""
         require("memory", memory, Memory, f"a Memory{own}")
@@ -287,10 +293,11 @@ def _read_arguments(
         require("system", system, Sequence, f"{wanted}, a single one put into a list")
         for message in system:
             require("system", message, Mapping, wanted)
-    front = [keep_known(message) for message in system] if system else []
+    host = tuple([keep_known(message) for message in system]) if system else ()
+    front = host
     if memory.snapshot.header:
-        front += [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
-    return get_token_cache(memory, role, counter if counter is not None else get_counter(model)), tuple(front)
+        front = (*host, *[from_post(post, role, only_known=True) for post in memory.header if sees(role, post)])
+    return get_token_cache(memory, role, counter if counter is not None else get_counter(model)), host, front
 
 
 def _call_provider(memory: Memory, role: str, method: Callable[..., object] | None, *args: object) -> object:
@@ -359,7 +366,7 @@ def budget_status(
 
     *system*, *tools* and *summary_as* are those of ``compose``. Takes time in proportion to the tail.
     """
-    token_cache, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
+    token_cache, _, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
     if budget is not None:
         check_whole_number("budget", budget, 1)
     rounds, compaction = memory.get_role_rounds(role)

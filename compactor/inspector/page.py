@@ -45,7 +45,7 @@ $head</head>
 <body>
 <header class="top"><a href="#/">compactor inspector</a><span id="crumbs"></span><span class="spring"></span>\
 <span id="connection" class="quiet" role="status"></span><button type="button" id="theme">Theme</button></header>
-<main><p class="quiet">Loading …</p><noscript>This page needs JavaScript.</noscript></main>
+<main tabindex="-1"><p class="quiet">Loading …</p><noscript>This page needs JavaScript.</noscript></main>
 $body</body>
 </html>
 """)

@@ -49,7 +49,7 @@ from ..events import CostEvaluated, Deferred, Evaluated, Published, Rejected, Sk
 from ..prompt.fit import Report, fit, list_published
 from ..prompt.layout import Layout, Source
 from ..prompt.shorten import measure_reduction
-from ..prompt.token_cache import TokenCache, get_token_cache
+from ..prompt.token_cache import HostParts, TokenCache, get_token_cache
 from ..summarizers.sentences import keep_letters
 from ..tokens import PROMPT_TOKENS, count_message, get_counter
 from ..view import View
@@ -65,6 +65,8 @@ _UNBOUNDED = 10**12
 _WORDS = re.compile(r"\w{3,}")
 #: Matches the speaker's name at the start of an extract's line.
 _SPEAKER = re.compile(r"^(?:\d+[.)] |[-*•] )?(?:[^\s:]{1,40}: )?")
+#: Matches a heading, which comes from no post.
+_HEADING = re.compile(r"^#+ |^[^:.?!]{1,40}:$|^\*\*[^*]+\*\*$")
 
 #: Letters for the state of a round in the prompt.
 STATES = {"c": "covered", "s": "shown", "h": "shortened", "d": "left out", "o": "open", "f": "failed", "u": "undone"}
@@ -120,7 +122,8 @@ class MessageView(BaseModel):
 
 
 class PromptView(BaseModel):
-    """The prompt that ``compose`` would return now, without system messages that only the host has."""
+    """The prompt that ``compose`` would return now, with the system messages and the plan of the last one in this
+    process."""
 
     budget: int | None
     tokens: int
@@ -129,6 +132,8 @@ class PromptView(BaseModel):
     tokens_original: int
     messages: list[MessageView]
     omitted_rounds: list[int]
+    #: Tokens of the tools' schemas: counted, and in no message.
+    tool_tokens: int
     #: The provider's count of the last prompt, if known.
     provider_tokens: int | None
 
@@ -269,10 +274,19 @@ class Inspection:
 
     The budget is that of the last prompt in this process, else *budget*; None: nothing is cut. *model* counts the
     tokens and sets the prices. With *estimate*, the tokens of covered rounds are estimated, so that none is read.
+    *host* and *tool_tokens* are what only the host knows: None means as in the last prompt in this process.
     """
 
     def __init__(
-        self, memory: Memory, role: str, *, budget: int | None = None, model: str = "", estimate: bool = False
+        self,
+        memory: Memory,
+        role: str,
+        *,
+        budget: int | None = None,
+        model: str = "",
+        estimate: bool = False,
+        host: HostParts | None = None,
+        tool_tokens: int | None = None,
     ) -> None:
         self.memory, self.role, self.model, self.estimate = memory, role, model, estimate
         self.now = memory.snapshot
@@ -285,9 +299,11 @@ class Inspection:
         composed = get_token_cache(memory, role, count)
         self.budget = next(iter(composed.prompt_limits.budgets[-1:]), budget)
         self._seconds = composed.prompt_limits.seconds
-        self.front = [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
-        own = sum(count_message(message, count) for message in self.front)
-        self.header_tokens = max(own, composed.header_tokens) + composed.tool_tokens
+        self.host = composed.prompt_limits.host if host is None else host
+        self.tool_tokens = composed.tool_tokens if tool_tokens is None else tool_tokens
+        header = [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
+        self.front = [*self.host.system, *header]
+        self.header_tokens = sum(count_message(message, count) for message in self.front) + self.tool_tokens
         self.view = View(self.rounds, self.compaction, token_cache, self.header_tokens, model)
         self.count = count
 
@@ -305,7 +321,10 @@ class Inspection:
             entries.append(entry.with_number(0))
         store.append(self.memory.session_id, entries, 0)
         then = Memory(self.memory.session_id, store=store)
-        return Inspection(then, self.role, budget=self.budget, model=self.model)
+        host = self.host._replace(plan=None)  # nobody knows the plan of that time
+        return Inspection(
+            then, self.role, budget=self.budget, model=self.model, host=host, tool_tokens=self.tool_tokens
+        )
 
     def _require_round(self, number: int) -> None:
         if not 1 <= number <= self.now.total:
@@ -342,9 +361,10 @@ class Inspection:
     @cached_property
     def _prompt(self) -> tuple[list[dict[str, Any]], Report, Layout]:
         limit = self._limit
-        uncut = show_all(self.view, self.front, limit)
+        _, plan, summary_as = self.host
+        uncut = show_all(self.view, self.front, limit, summary_as) if plan is None else None
         step = max(1, int((self.budget or _UNBOUNDED) * GRID))
-        messages, report, layout = uncut or fit(self.view, self.front, None, limit, step)
+        messages, report, layout = uncut or fit(self.view, self.front, plan, limit, step, summary_as)
         if self.view.reductions.by_round:
             published = list_published(self.view, messages, report)
             report = copy_with(report, reductions=(*published, *report.reductions))
@@ -491,6 +511,7 @@ class Inspection:
             tokens_before=report.tokens_before,
             tokens_original=PROMPT_TOKENS + self.header_tokens + self._totals[-1],
             omitted_rounds=list(report.omitted_rounds),
+            tool_tokens=self.tool_tokens,
             provider_tokens=self.rounds.usage.input_tokens,
             messages=[
                 MessageView(
@@ -574,6 +595,9 @@ class Inspection:
                 posts.append((make_reference(number, post), keep_letters(text[:MAX_TEXT]), words))
         rarity = Counter(word for _, _, words in posts for word in words)
         for text in texts:
+            if _HEADING.search(text):
+                yield None, False
+                continue
             letters = keep_letters(_SPEAKER.sub("", text, count=1))
             exact = next((ref for ref, text_, _ in posts if letters and letters in text_), None)
             if exact is not None:

@@ -19,8 +19,8 @@ from memory.visibility import Rounds
 
 from ..host_rounds import HostRounds
 from ..tokens import TokenCounter, count_message
-from .groups import OVERLAY, MessageGroup, apply_overlays, group_messages, measure_depth, tells_of_drops
-from .layout import PromptPart, ShortenedPart
+from .groups import OVERLAY, Message, MessageGroup, apply_overlays, group_messages, measure_depth, tells_of_drops
+from .layout import PromptPart, ShortenedPart, SummaryAs
 from .open_rounds import MIN_BLOCK, MIN_REST, BlockReader, Blocks, OpenRoundTokens, Overlays, RunningTotals
 from .shorten import LARGE, shorten_part
 
@@ -93,6 +93,14 @@ class PrefixSums:
         return self.round_numbers[places.start - self.start : places.stop - self.start]
 
 
+class HostParts(NamedTuple):
+    """What only the host knows of a prompt, and the log does not tell."""
+
+    system: tuple[Message, ...] = ()
+    plan: Message | None = None
+    summary_as: SummaryAs = "system"
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class PromptLimits:
     """The limits of a role's last prompt, for its compactor, and how long prompts took."""
@@ -106,6 +114,8 @@ class PromptLimits:
     is_watched: bool = False
     #: The prompt itself, if a summarizer may go on from it.
     last_prompt: LastPrompt | None = None
+    #: The host's parts of the last prompt, for who shows it.
+    host: HostParts = field(default_factory=HostParts)
     #: Seconds that composing took at most, by the number of the newest round then.
     seconds: dict[int, float] = field(default_factory=dict)
 

@@ -92,12 +92,13 @@ def make_page_router(state: ServerState) -> APIRouter:
         return StreamingResponse(_listen(state, tenant), media_type="text/event-stream")
 
     @contextmanager
-    def inspect(tenant: str, session: str, role: str = "", **options: bool) -> Iterator[Inspection]:
+    def inspect(tenant: str, session: str, role: str = "", *, estimate: bool = False) -> Iterator[Inspection]:
         with state.open(tenant, session) as opened:
             opened.memory.refresh()
             if not opened.memory.snapshot.number:
                 raise HTTPException(404, "there is no such session")
-            yield Inspection(opened.memory, role, budget=settings.budget, model=settings.config.model or "", **options)
+            model = settings.config.model or ""
+            yield Inspection(opened.memory, role, budget=settings.budget, model=model, estimate=estimate)
 
     @router.get("/inspect/session")
     def inspect_session(tenant: Tenant, session: str) -> SessionView:

@@ -1,6 +1,6 @@
 // The pages: the list of sessions, and one session. The address selects one: #/session/role/tab.
 
-import { change, confirm, el, file, formatNumber, formatTime, get } from "./dom.js";
+import { change, confirm, el, escapeControls, file, formatNumber, formatTime, get } from "./dom.js";
 import { toClassName, makeLegend, makeStrip } from "./strip.js";
 
 const main = document.querySelector("main"), crumbs = document.getElementById("crumbs"), connection = document.getElementById("connection");
@@ -11,6 +11,10 @@ let refresh = () => {};
 const readPath = () => location.hash.slice(2).split("/").map(decodeURIComponent);
 const makeAddress = (...parts) => "#/" + parts.map(encodeURIComponent).join("/");
 const makeEmpty = (...text) => el("div", { class: "empty" }, ...text);
+function setTitle(session) {
+  crumbs.replaceChildren(...(session ? [el("span", { class: "quiet", text: session })] : []));
+  if (!file) document.title = session ? `${escapeControls(session)} in compactor` : "compactor inspector";
+}
 const makeProblem = (error) => el("p", { class: "warn", role: "alert", text: error.message });
 
 // ---- the list of sessions
@@ -31,21 +35,24 @@ async function showSessions() {
   };
   const newer = el("button", { type: "button", onclick: () => turn(cursors.slice(0, -1)) }, "Previous");
   const older = el("button", { type: "button", onclick: () => next !== null && turn([...cursors, next]) }, "Next");
-  const heads = ["session", "rounds", "next prompt", "paid for summaries", "failures", "last activity (UTC)"];
+  const heads = ["session", "rounds", "next prompt (tokens)", "paid for summaries", "failures", "last activity (UTC)"];
   const list = el("table", { class: "sessions" }, el("thead", {}, el("tr", {}, heads.map((text) => el("th", { scope: "col", text })))), body);
   const table = el("div", { class: "scroll" }, list);
   const search = el("input", { type: "search", placeholder: "Search sessions", "aria-label": "Search sessions", value: wanted,
     oninput: (event) => { wanted = event.target.value; clearTimeout(timer); timer = setTimeout(() => turn([null]), 150); } });
   const sort = el("select", { "aria-label": "Sort by", onchange: (event) => { order = event.target.value; turn([null]); } },
     Object.entries(ORDERS).map(([name, text]) => el("option", { value: name, selected: name === order }, text)));
-  crumbs.replaceChildren();
-  main.replaceChildren(el("h1", { text: "Sessions" }), server, el("div", { class: "row" }, search, sort), note, table, el("div", { class: "row" }, newer, older));
+  setTitle("");
+  main.replaceChildren(el("h1", { text: "Sessions" }), server, el("div", { class: "row" }, search, el("label", { class: "row quiet" }, "sort by", sort)), note, table, el("div", { class: "row" }, newer, older));
 
   const draw = (sessions, pending) => {
     const first = (cursors.length - 1) * PAGE, focused = body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     body.replaceChildren(...sessions.map(makeSessionRow));
     if (focused) [...body.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus();
-    note.replaceChildren(sessions.length ? `Sessions ${formatNumber(first + 1)} to ${formatNumber(first + sessions.length)}` : wanted ? "0 sessions" : "No more sessions",
+    const isAll = next === null && cursors.length === 1;
+    note.replaceChildren(!sessions.length ? wanted ? "0 sessions" : "No more sessions"
+      : isAll ? `${formatNumber(sessions.length)} ${sessions.length === 1 ? "session" : "sessions"}`
+        : `Sessions ${formatNumber(first + 1)} to ${formatNumber(first + sessions.length)}`,
       pending ? `; the figures of ${formatNumber(pending)} are being computed` : "",
       ...(sessions.length || !wanted ? [] : [". ", el("a", { href: makeAddress(wanted) }, `Open “${wanted}”`)]));
     newer.hidden = cursors.length === 1;
@@ -99,7 +106,7 @@ function makeSessionRow(one) {
   const makeCell = (name, text, options = {}) => el("td", { "data-name": name, ...options }, text);
   return el("tr", {},
     el("td", {}, el("a", { href: makeAddress(one.session) }, one.session)),
-    makeCell("rounds", formatNumber(one.rounds)), makeCell("next prompt", formatNumber(one.tokens)),
+    makeCell("rounds", formatNumber(one.rounds)), makeCell("next prompt (tokens)", formatNumber(one.tokens)),
     makeCell("paid for summaries", one.dollars ? `$${one.dollars.toFixed(4)}` : `${formatNumber(one.spent)} tokens`), makeCell("failures", formatNumber(one.failures), { class: one.failures ? "warn" : null }), makeCell("last activity", formatTime(one.last_activity)));
 }
 
@@ -107,7 +114,7 @@ function makeSessionRow(one) {
 
 async function showSession(session, askedRole, tab) {
   const page = ++shown;
-  crumbs.replaceChildren(el("span", { class: "quiet", text: session }));
+  setTitle(session);
   let about;
   try {
     about = await get("session", { session });
@@ -122,7 +129,7 @@ async function showSession(session, askedRole, tab) {
     refresh = () => showSession(session, askedRole, tab);
     return;
   }
-  const inner = { session, role, about, page, tab: tab in TABS ? tab : "rounds", selected: null };
+  const inner = { session, role, about, page, tab: tab in TABS ? tab : "rounds", selected: null, after: "", messages: 100, summaryIndex: null, reasons: new Set() };
   const roles = el("select", { "aria-label": "Role", onchange: (event) => { location.hash = makeAddress(session, event.target.value, inner.tab); } },
     about.roles.map((one) => el("option", { value: one, selected: one === role }, one || "(sees everything)")));
   inner.figures = el("dl", { class: "figures" });
@@ -143,7 +150,9 @@ async function showSession(session, askedRole, tab) {
   openTab(inner, inner.tab);
   refresh = async () => {
     await load(inner);
-    if (page === shown && inner.tab !== "rounds") openTab(inner, inner.tab, true);
+    const isTyping = inner.panel.contains(document.activeElement) && document.activeElement.tagName === "INPUT";
+    const isPast = inner.tab === "prompt" && inner.after;
+    if (page === shown && !isTyping && !isPast) await openTab(inner, inner.tab, true);
   };
   if (!file) await load(inner);
 }
@@ -164,7 +173,7 @@ async function load(inner, options = {}) {
   inner.figures.replaceChildren(
     makeFigure("next prompt", formatNumber(figures.prompt_tokens), `tokens, ${figures.budget ? "of " + formatNumber(figures.budget) : "no budget known"}`),
     makeFigure("as it was said", `${about}${formatNumber(figures.original_tokens)}`, "tokens"),
-    makeFigure("saved", `${about}${saved} %`, "of each prompt"),
+    makeFigure("saved", `${about}${saved} %`, "of the next prompt"),
     makeFigure("rounds", formatNumber(figures.rounds), `${formatNumber(figures.covered)} in the summary`),
     makeFigure("summary", formatNumber(figures.summary_tokens), `tokens, generation ${figures.generation}`),
     makeFigure("compactor", figures.state || "none here", figures.circuit_open ? "circuit open" : figures.skip_reason || (figures.state ? "" : "this process runs none")));
@@ -174,6 +183,7 @@ async function load(inner, options = {}) {
   inner.description = figures.description;
   inner.summary = figures.summary;
   inner.generation = figures.generation;
+  inner.covered = figures.covered;
   if (!strip.states.length) {
     inner.strip.replaceChildren(makeEmpty("No round yet."));
     return;
@@ -212,13 +222,29 @@ async function openTab(inner, name, again = false) {
   try {
     const result = await { rounds: makeRoundsTab, prompt: makePromptTab, charts: makeChartsTab, summaries: makeSummariesTab, decisions: makeDecisionsTab }[name](inner);
     if (inner.page === shown && inner.tab === name) {
-      inner.panel.replaceChildren(...result);
+      const content = result.map((one) => one.outerHTML).join("");
+      if (!again || content !== inner.content) {
+        replaceContent(inner.panel, result);
+        for (const one of result) if (one.onshown) one.onshown();
+      }
+      inner.content = content;
       inner.panel.setAttribute("aria-busy", "false");
-      for (const one of result) if (one.onshown) one.onshown();
     }
   } catch (error) {
+    inner.content = null;
     if (inner.page === shown && inner.tab === name) inner.panel.replaceChildren(makeProblem(error));
   }
+}
+
+// The control that had the focus has it afterwards, whatever it is called then.
+function replaceContent(panel, nodes) {
+  const list = () => [...panel.querySelectorAll("button, input, [tabindex]")];
+  const readName = (one) => one.dataset.control || one.getAttribute("aria-label") || one.textContent;
+  const controls = list(), at = controls.indexOf(document.activeElement);
+  panel.replaceChildren(...nodes);
+  if (at < 0) return;
+  const name = readName(controls[at]), nth = controls.slice(0, at).filter((one) => readName(one) === name).length;
+  (list().filter((one) => readName(one) === name)[nth] || panel).focus({ preventScroll: true });
 }
 
 async function act(inner, question, action, run, describe) {
@@ -243,6 +269,10 @@ function compactNow(inner) {
 
 function revert(inner) {
   const { session, role, generation } = inner;
+  if (!inner.covered) {
+    inner.message.textContent = "There is no summary to revert.";
+    return;
+  }
   return act(inner, `Show the previous summary of “${role}” again? Nothing is lost.`, "Revert",
     () => change(session, "revert", { role, generation }), (answer) => (answer.compaction ? `Reverted: ${describeCovered(answer)}` : "Reverted: all rounds are as they were said."));
 }
@@ -262,6 +292,7 @@ const makeText = (text, label) => el("pre", { class: "original", dir: "auto", ta
 const makeBadge = (status) => el("span", { class: "badge" }, el("span", { class: `swatch ${toClassName(status)}` }), status);
 
 async function openRound(inner, round, at) {
+  if (round !== inner.selected) inner.reasons.clear();
   inner.selected = round;
   inner.at = at;
   inner.chart.choose(round - 1, false);
@@ -280,47 +311,53 @@ async function makeRoundsTab(inner) {
 
 function makePost(inner, one) {
   const pinnable = !file && !["failed", "undone", "erased"].includes(one.status);
-  const reason = el("p", { class: "reason", hidden: true, text: one.reason });
-  const asks = one.status === "shown" ? "Why is this in the prompt?" : "Why is this not in the prompt as it was said?";
+  const isVerbatim = one.replacement === null && ["shown", "pinned"].includes(one.status), isOpen = inner.reasons.has(one.ref);
+  const reason = el("p", { class: "reason", hidden: !isOpen, text: one.reason });
+  const asks = isVerbatim ? "Why is this in the prompt?" : "Why is this not in the prompt as it was said?";
+  const toggle = (event) => {
+    reason.hidden = !reason.hidden;
+    event.currentTarget.setAttribute("aria-expanded", String(!reason.hidden));
+    if (reason.hidden) inner.reasons.delete(one.ref); else inner.reasons.add(one.ref);
+  };
   return el("div", { class: "post", id: `p${one.ref.split(".p")[1]}` },
     el("div", { class: "row" }, el("strong", { text: one.receiver ? `${one.sender} → ${one.receiver}` : one.sender }), makeBadge(one.status),
-      one.pinned ? el("span", { class: "badge" }, "pinned") : null,
+      one.pinned && one.status !== "pinned" ? makeBadge("pinned") : null,
       el("span", { class: "quiet", text: `${one.ref} · ${formatNumber(one.tokens)} tokens · ${formatTime(one.at)}` }),
-      el("button", { type: "button", "aria-expanded": "false", onclick: (event) => { reason.hidden = !reason.hidden; event.currentTarget.setAttribute("aria-expanded", String(!reason.hidden)); } }, asks),
-      pinnable ? el("button", { type: "button", onclick: () => togglePin(inner, one) }, one.pinned ? "Unpin" : "Pin") : null),
+      el("button", { type: "button", "data-control": `why ${one.ref}`, "aria-expanded": String(isOpen), onclick: toggle }, asks),
+      pinnable ? el("button", { type: "button", "data-control": `pin ${one.ref}`, onclick: () => togglePin(inner, one) }, one.pinned ? "Unpin" : "Pin") : null),
     reason,
     el("div", { class: "beside" },
       el("div", {}, el("p", { class: "label", text: "as it was said" }), makeText(one.text, `${one.ref} as it was said`)),
       el("div", {}, el("p", { class: "label", text: one.status === "covered" ? "what the model reads: the summary" : "what the model reads" }),
         one.replacement !== null ? makeText(one.replacement, `${one.ref} as the model reads it`)
           : one.status === "covered" ? makeText(inner.summary, "The summary")
-            : el("p", { class: "quiet", text: one.status === "shown" || one.status === "pinned" ? "The same words." : "Nothing: " + one.reason }))));
+            : el("p", { class: "quiet", text: isVerbatim ? "The same words." : "Nothing: " + one.reason }))));
 }
 
 // ---- the exact prompt
 
 async function makePromptTab(inner) {
-  const at = el("input", { type: "number", min: "1", max: String(inner.about.rounds), placeholder: "now", "aria-label": "After round" });
+  const at = el("input", { type: "number", min: "1", max: String(inner.about.rounds), placeholder: "now", value: inner.after, "aria-label": "After round" });
   const body = el("div");
   const show = async (round) => {
     const parameters = { session: inner.session, role: inner.role };
     const prompt = await get("prompt", round ? { ...parameters, round } : parameters);
     const cut = prompt.omitted_rounds.length ? `${formatNumber(prompt.omitted_rounds.length)} rounds are left out, ${prompt.omitted_rounds[0]} to ${prompt.omitted_rounds.at(-1)}. ` : "";
+    const host = prompt.tool_tokens ? `The tools' schemas have ${formatNumber(prompt.tool_tokens)} of these tokens and are not shown. ` : "";
     const facts = `${formatNumber(prompt.messages.length)} messages, ${formatNumber(prompt.tokens)} tokens` + (prompt.budget ? ` of ${formatNumber(prompt.budget)}` : "") +
-      `; ${formatNumber(prompt.tokens_before)} before cuts, ${formatNumber(prompt.tokens_original)} as it was said. ${cut}` + (prompt.provider_tokens ? `The provider counted ${formatNumber(prompt.provider_tokens)} in the last one.` : "");
+      `; ${formatNumber(prompt.tokens_before)} before cuts, ${formatNumber(prompt.tokens_original)} as it was said. ${host}${cut}` + (prompt.provider_tokens ? `The provider counted ${formatNumber(prompt.provider_tokens)} in the last one.` : "");
     const list = el("div");
-    const more = el("button", { type: "button", onclick: () => add() }, "Show more messages");
-    let next = 0;
+    const more = el("button", { type: "button", onclick: () => { inner.messages += 100; add(); } }, "Show more messages");
     const add = () => {
-      list.append(...prompt.messages.slice(next, next + 100).map((one) => makeMessage(inner, one)));
-      next += 100;
-      more.hidden = next >= prompt.messages.length;
+      list.append(...prompt.messages.slice(list.childElementCount, inner.messages).map((one) => makeMessage(inner, one)));
+      more.hidden = inner.messages >= prompt.messages.length;
     };
     add();
     body.replaceChildren(el("p", { class: "quiet", text: facts }), list, more);
   };
-  at.addEventListener("change", () => show(at.value).catch((error) => body.replaceChildren(makeProblem(error))));
-  await show("");
+  const attempt = () => show(inner.after).catch((error) => body.replaceChildren(makeProblem(error)));
+  at.addEventListener("change", () => { inner.after = at.value; attempt(); });
+  await attempt();
   return [file ? el("span") : el("label", { class: "row quiet" }, "as it was after round", at), body];
 }
 
@@ -347,7 +384,7 @@ async function makeChartsTab(inner) {
       const chart = new uPlot({
         width: box.clientWidth, height: 240, scales: { x: { time: false } },
         axes: [axis, { ...axis, size: 70, values: (_, values) => values.map(format) }],
-        series: [{ label: "round" }, ...kinds.map(([name, , stroke, dash]) => ({ label: name, stroke: colour(stroke), width: 2, dash, points: { show: false }, value: (_, value) => (value === null || value === undefined ? "–" : format(value)) }))],
+        series: [{ label: "round", value: (_, value) => formatNumber(value) }, ...kinds.map(([name, , stroke, dash]) => ({ label: name, stroke: colour(stroke), width: 2, dash, points: { show: rounds.length === 1 }, value: (_, value) => (value === null || value === undefined ? "–" : format(value)) }))],
         hooks: { draw: [(self) => drawMarks(self, marks, colour("open"))] },
       }, [rounds, ...kinds.map((one) => one[1])], box);
       new ResizeObserver(() => { if (Math.abs(chart.width - box.clientWidth) > 1) chart.setSize({ width: box.clientWidth, height: 240 }); }).observe(box);
@@ -391,14 +428,15 @@ async function makeSummariesTab(inner) {
     detail.replaceChildren(makeSummary(inner, one));
   };
   const attempt = (index) => open(index).catch((error) => detail.replaceChildren(makeProblem(error)));
+  const choose = (index) => { inner.summaryIndex = index; return attempt(index); };
   const rows = generations.slice().reverse().slice(0, 200).map((one) => el("tr", { class: one.current ? "current" : null },
-    el("td", {}, el("button", { type: "button", class: "ref", onclick: () => attempt(one.index) }, `generation ${one.generation}`), one.current ? " now" : ""),
+    el("td", {}, el("button", { type: "button", class: "ref", onclick: () => choose(one.index) }, `generation ${one.generation}`), one.current ? " now" : ""),
     [one.happened, one.rounds ? `${one.rounds[0]}–${one.rounds[1]}` : "–", `${formatNumber(one.tokens_before)} → ${formatNumber(one.tokens_after)}`, one.model || "offline", formatTime(one.at)].map((text) => el("td", { text }))));
   const heads = ["summary", "", "rounds", "tokens", "by", "at (UTC)"];
   const table = generations.length ? el("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Generations" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((text) => (text ? el("th", { scope: "col", text }) : el("td"))))), el("tbody", {}, rows)))
     : makeEmpty("No summary yet: all rounds are as they were said.");
   const newest = generations.findLast((one) => one.current) || generations.findLast((one) => one.happened === "published");
-  if (newest) await attempt(newest.index);
+  if (newest) await attempt(inner.summaryIndex ?? newest.index);
   const faults = el("div", { class: "card" }, el("h2", { text: "Rejected" }), rejected.length ? makeLog(rejected) : el("p", { class: "quiet", text: "No summary was rejected." }));
   return [detail, table, faults];
 }
@@ -450,7 +488,10 @@ function route() {
   if (file) return showSession(file.name, session === undefined ? "" : role || "", tab || "rounds");
   return session ? showSession(session, role || "", tab || "rounds") : showSessions();
 }
-window.addEventListener("hashchange", route);
+window.addEventListener("hashchange", async () => {
+  await route();
+  if (document.activeElement === document.body) main.focus({ preventScroll: true });
+});
 
 if (file) connection.textContent = `Saved ${formatTime(file.saved)} UTC`;
 else {

@@ -8,7 +8,7 @@ const HEIGHT = 72;
 export function makeStrip(names, onOpen) {
   let strip = { original: [], shown: [], states: "", pinned: [] }, count = 0;
   let starts = new Float64Array(1); // in tokens
-  let pinned = new Set(), selected = -1, from = 0, to = 1;
+  let pinned = new Set(), selected = -1, isChosen = false, from = 0, to = 1;
 
   const canvas = el("canvas", { class: "strip", tabindex: "0", role: "slider", "aria-label": "Round", "aria-valuemin": "1", "aria-describedby": "strip-help" });
   const tip = el("div", { class: "tip", role: "status" });
@@ -36,7 +36,7 @@ export function makeStrip(names, onOpen) {
     const all = starts[count] || 1, span = wasAll ? all : Math.min(to - from, all);
     from = wasAll ? 0 : Math.min(from, all - span);
     to = from + span;
-    selected = selected < 0 ? count - 1 : Math.min(selected, count - 1);
+    selected = isChosen ? Math.min(selected, count - 1) : count - 1;
     describeChoice();
     draw();
   }
@@ -71,6 +71,7 @@ export function makeStrip(names, onOpen) {
 
   function choose(at, opens) {
     if (!count) return;
+    isChosen = true;
     selected = Math.min(Math.max(at, 0), count - 1);
     const middle = (starts[selected] + starts[selected + 1]) / 2;
     if (middle < from || middle > to) zoomTo(middle, to - from); else draw();
@@ -147,5 +148,5 @@ export function makeLegend(strip, names) {
   const item = (name, text) => el("li", {}, el("span", { class: `swatch ${name}` }), text);
   return el("ul", { class: "legend", "aria-label": "Legend" },
     Object.keys(names).filter((letter) => counts[letter]).map((letter) => item(toClassName(names[letter]), `${names[letter]} ${formatNumber(counts[letter])}`)),
-    strip.pinned.length ? item("pin", `pinned ${formatNumber(strip.pinned.length)}`) : null);
+    strip.pinned.length ? item("pinned", `pinned ${formatNumber(strip.pinned.length)}`) : null);
 }

@@ -8,6 +8,7 @@ import html
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import run
@@ -74,6 +75,28 @@ def test_the_prompt_is_that_of_compose(shop: Memory, budget: int) -> None:
     ]
 
 
+@pytest.mark.parametrize("budget", [700, 1_500, 100_000])
+@pytest.mark.parametrize("summary_as", ["system", "user", "header"])
+def test_the_prompt_has_what_the_host_gave_to_the_last_one(shop: Memory, budget: int, summary_as: Any) -> None:
+    """System message, plan and the place of the summary are the host's; of tools, the tokens are known."""
+    tools = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
+    prompt = compose(
+        shop, budget=budget, system="You keep the books.", plan="- read hall 3", tools=tools, summary_as=summary_as
+    )
+    seen = Inspection(shop, "assistant").describe_prompt()
+    assert seen.tokens == prompt.tokens
+    assert [(one.role, one.ref) for one in seen.messages] == [
+        (one["role"], source.ref) for one, source in zip(prompt.messages, prompt.sources, strict=True)
+    ]
+    texts = [one.text for one in seen.messages]
+    assert any("You keep the books." in text for text in texts)
+    assert any("- read hall 3" in text for text in texts)
+    assert 0 < seen.tool_tokens < prompt.tokens
+    past = Inspection(shop, "assistant").go_back_to(shop.snapshot.total).describe_prompt()
+    assert past.tool_tokens == seen.tool_tokens
+    assert "You keep the books." in past.messages[0].text
+
+
 def test_looking_changes_nothing(shop: Memory) -> None:
     """No view writes to the log or moves the budget that the role's compactor goes by."""
     compose(shop, budget=900)
@@ -137,6 +160,19 @@ def test_each_sentence_of_an_extract_is_found_word_for_word() -> None:
     said = [one for one in sentences if re.search(r"\d", one.text)]
     assert said
     assert [one.text for one in said if not one.exact and ";" not in one.text] == []
+
+
+@pytest.mark.parametrize(
+    "heading", ["Which halls were looked up:", "## Invoice 2003 in its hall", "**Hall of invoice**"]
+)
+def test_a_heading_of_a_summary_comes_from_no_post(heading: str) -> None:
+    memory = Memory()
+    memory.append({"role": "user", "content": "Which hall holds invoice 2003? Which halls were looked up?"})
+    memory.append({"role": "assistant", "content": "Invoice 2003 lies in hall 3."})
+    memory.append({"role": "user", "content": "Thank you."})
+    summarise(memory, 1, summary=f"{heading}\nInvoice 2003 lies in hall 3.")
+    sentences = Inspection(memory, "assistant").describe_summary(0).sentences
+    assert [one.ref for one in sentences] == [None, "r1.p1"]
 
 
 def test_the_series_is_shorter_with_compaction(shop: Memory) -> None:

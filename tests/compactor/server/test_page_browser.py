@@ -292,7 +292,7 @@ def test_the_list_reaches_every_session(browser: Any) -> None:
         page.get_by_role("button", name="Previous").click()
         page.get_by_text("Sessions 51 to 100", exact=True).wait_for()
         page.get_by_label("Search sessions").fill("USER-119")
-        page.get_by_text("Sessions 1 to 1", exact=True).wait_for()
+        page.get_by_text("1 session", exact=True).wait_for()
         page.get_by_role("link", name="user-119").focus()
         said = [{"role": "user", "content": "Which hall?"}, {"role": "assistant", "content": "Hall 3."}]
         page.request.post(f"{address}/api/sessions/user-119/messages", data={"messages": said})
@@ -379,6 +379,73 @@ def test_an_update_leaves_focus_choice_and_width_alone(browser: Any) -> None:
         assert slider.get_attribute("data-seen") == "yes"
         assert slider.get_attribute("aria-valuenow") == "1"
         assert page.evaluate("document.activeElement.className") == "strip"
+
+
+def press_until(page: Any, key: str, name: str) -> None:
+    """Press *key* until a control of that name has the focus."""
+    read = "(one => one.getAttribute('aria-label') || one.textContent)(document.activeElement)"
+    for _ in range(60):
+        page.keyboard.press(key)
+        if page.evaluate(read) == name:
+            return
+    raise AssertionError(f"{key} reaches no {name!r}")
+
+
+def test_the_keyboard_alone_reaches_everything_in_a_live_session(browser: Any) -> None:
+    """Neither an update nor an answered question takes away the focus, an open answer, or the moment looked at."""
+    store = InMemoryStore()
+    make_shop(store)
+
+    def say(rounds: int) -> None:
+        said = [{"role": "user", "content": "Which hall?"}, {"role": "assistant", "content": "Hall 3."}]
+        page.request.post(f"{address}/api/sessions/warehouse/messages", data={"messages": said})
+        page.locator(f"canvas.strip[aria-valuemax='{rounds}']").wait_for()
+
+    with serve(store, enabled=False) as address, watch(browser) as page:
+        page.goto(address)
+        page.get_by_role("link", name="warehouse").wait_for()
+        press_until(page, "Tab", "warehouse")
+        page.keyboard.press("Enter")
+        page.get_by_role("tab", name="Rounds").wait_for()
+        assert page.title() == "warehouse in compactor"
+        press_until(page, "Tab", "Round")
+        page.keyboard.press("Home")
+        page.keyboard.press("Enter")
+        page.get_by_text("Round 1 (finished)").wait_for()
+        press_until(page, "Tab", "Why is this not in the prompt as it was said?")
+        page.keyboard.press("Enter")
+        press_until(page, "Tab", "Pin")
+        page.keyboard.press("Enter")
+        page.get_by_role("dialog").wait_for()
+        press_until(page, "Tab", "Pin")
+        page.keyboard.press("Enter")
+        page.get_by_text("r1.p0 is pinned.").wait_for()
+        page.locator("button:focus", has_text="Unpin").wait_for()
+        page.get_by_text("so the prompt has it verbatim above the summary").wait_for()
+
+        press_until(page, "Shift+Tab", "Rounds")
+        page.keyboard.press("ArrowRight")
+        page.locator("[role=tabpanel][aria-label=Prompt][aria-busy=false]").wait_for()
+        press_until(page, "Tab", "After round")
+        page.keyboard.type("3")
+        page.keyboard.press("Enter")
+        page.get_by_text("6 messages").wait_for()
+        say(63)
+        page.get_by_text("6 messages").wait_for()
+        assert page.evaluate("document.activeElement.value") == "3"
+
+        press_until(page, "Shift+Tab", "Prompt")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        page.locator("[role=tabpanel][aria-label=Summaries][aria-busy=false]").wait_for()
+        press_until(page, "Tab", "generation 1")
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="Generation 1").wait_for()
+        publish(Memory("warehouse", store=store), 45, "The user wants sums that are never rounded.")
+        say(64)
+        page.get_by_role("button", name="generation 3").wait_for()
+        assert page.get_by_role("heading", name="Generation 1").is_visible()
+        assert page.evaluate("document.activeElement.textContent") == "generation 1"
 
 
 @pytest.fixture(scope="module")
