@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -61,6 +61,8 @@ ROUNDS_SEARCHED = 200
 SAMPLE = 16
 #: Longer texts are cut before they reach a browser; the reference reloads the whole text.
 MAX_TEXT = 100_000
+#: Maximum time between a failure's event and its record in the log.
+WRITE_TIME = timedelta(seconds=5)
 _UNBOUNDED = 10**12
 _WORDS = re.compile(r"\w{3,}")
 #: Matches the speaker's name at the start of an extract's line.
@@ -668,12 +670,21 @@ class Inspection:
 
     @cached_property
     def _failures(self) -> list[tuple[datetime, EventRecorded]]:
-        """The role's failures in the log."""
+        """The role's failures in the log, without those of which an event of this process tells."""
         entries = self.memory._store.read_kinds(self.memory.session_id, list_kinds(EventRecorded))
         records = ((entry.created_at, entry.record) for entry in entries)
         return [
-            (at, record) for at, record in records if isinstance(record, EventRecorded) and record.role == self.role
+            (at, record)
+            for at, record in records
+            if isinstance(record, EventRecorded) and record.role == self.role and not self._is_event(at, record)
         ]
+
+    def _is_event(self, at: datetime, record: EventRecorded) -> bool:
+        return any(
+            (one.name, getattr(one, "error", None)) == (record.name, record.facts.get("error"))
+            and abs(one.at - at) < WRITE_TIME
+            for one in self._events
+        )
 
     @cached_property
     def _events(self) -> Sequence[Event]:

@@ -107,7 +107,7 @@ function makeSessionRow(one) {
   return el("tr", {},
     el("td", {}, el("a", { href: makeAddress(one.session) }, one.session)),
     makeCell("rounds", formatNumber(one.rounds)), makeCell("next prompt (tokens)", formatNumber(one.tokens)),
-    makeCell("paid for summaries", one.dollars ? `$${one.dollars.toFixed(4)}` : `${formatNumber(one.spent)} tokens`), makeCell("failures", formatNumber(one.failures), { class: one.failures ? "warn" : null }), makeCell("last activity", formatTime(one.last_activity)));
+    makeCell("paid for summaries", one.dollars ? `$${one.dollars.toFixed(4)}` : `${formatNumber(one.spent)} tokens`), makeCell("failures", formatNumber(one.failures), { class: one.failures ? "warn" : null }), makeCell("last activity", formatTime(one.last_activity).slice(0, 16)));
 }
 
 // ---- one session
@@ -176,7 +176,7 @@ async function load(inner, options = {}) {
     makeFigure("saved", `${about}${saved} %`, "of the next prompt"),
     makeFigure("rounds", formatNumber(figures.rounds), `${formatNumber(figures.covered)} in the summary`),
     makeFigure("summary", formatNumber(figures.summary_tokens), `tokens, generation ${figures.generation}`),
-    makeFigure("compactor", figures.state || "none here", figures.circuit_open ? "circuit open" : figures.skip_reason || (figures.state ? "" : "this process runs none")));
+    ...(file ? [] : [makeFigure("compactor", figures.state || "none here", figures.circuit_open ? "circuit open" : figures.skip_reason || (figures.state ? "" : "this process runs none"))]));
   inner.state.textContent = figures.last_error ? `Last failure: ${figures.last_error}` : figures.prepared ? `${figures.prepared} prepared, not shown yet` : "";
   const strip = figures.strip;
   inner.states = strip;
@@ -306,10 +306,10 @@ async function makeRoundsTab(inner) {
   if (!inner.selected) return [makeEmpty("Choose a round above: the original appears beside what the model reads instead.")];
   const round = await get("round", { session: inner.session, role: inner.role, number: inner.selected });
   return [el("div", { class: "card" }, el("h2", { text: `Round ${round.number} (${round.state === "created" ? "open" : round.state})` }),
-    round.posts.map((one) => makePost(inner, one)))];
+    round.posts.map((one) => makePost(inner, one, one === round.posts.find((other) => other.status === "covered"))))];
 }
 
-function makePost(inner, one) {
+function makePost(inner, one, hasSummary) {
   const pinnable = !file && !["failed", "undone", "erased"].includes(one.status);
   const isVerbatim = one.replacement === null && ["shown", "pinned"].includes(one.status), isOpen = inner.reasons.has(one.ref);
   const reason = el("p", { class: "reason", hidden: !isOpen, text: one.reason });
@@ -330,7 +330,7 @@ function makePost(inner, one) {
       el("div", {}, el("p", { class: "label", text: "as it was said" }), makeText(one.text, `${one.ref} as it was said`)),
       el("div", {}, el("p", { class: "label", text: one.status === "covered" ? "what the model reads: the summary" : "what the model reads" }),
         one.replacement !== null ? makeText(one.replacement, `${one.ref} as the model reads it`)
-          : one.status === "covered" ? makeText(inner.summary, "The summary")
+          : one.status === "covered" ? hasSummary ? makeText(inner.summary, "The summary") : el("p", { class: "quiet", text: "The same summary as above." })
             : el("p", { class: "quiet", text: isVerbatim ? "The same words." : "Nothing: " + one.reason }))));
 }
 

@@ -14,7 +14,16 @@ import pytest
 from command_line import run
 from stored_sessions import offload, session, summarise, url_of
 
-from compactor import CompactorConfig, ContextCompactor, Memory, Skip, SummaryRequest, UnknownReference, compose
+from compactor import (
+    CompactionFailed,
+    CompactorConfig,
+    ContextCompactor,
+    Memory,
+    Skip,
+    SummaryRequest,
+    UnknownReference,
+    compose,
+)
 from compactor.inspector.explanations import SKIPS, describe_event
 from compactor.inspector.page import FILES, make_offline_page, read_file
 from compactor.inspector.views import STATES, VIEWS, Inspection, describe_session
@@ -242,6 +251,21 @@ def test_refused_summaries_say_why(shop: Memory) -> None:
         "the answer named things that its source does not contain"
     ]
     assert "Tries again in 4 s." in inspection.list_decisions()[0].text
+
+
+def test_a_failure_in_this_process_is_told_once() -> None:
+    """The log has it, too, for those who come later."""
+    memory = Memory()
+    for number in range(12):
+        memory.append({"role": "user", "content": f"What does item-{number} cost?"})
+        memory.append({"role": "assistant", "content": f"Item-{number} costs {number * 11} euros. " * 9})
+    sorry = "I am sorry, but I cannot help with that."
+    with ContextCompactor.for_role(memory, "assistant", summarizer=lambda _request: sorry) as compactor:
+        with pytest.raises(CompactionFailed):
+            compactor.compact_now(10)
+        here = Inspection(memory, "assistant")
+        assert [one.text[:18] for one in here.list_rejected()] == ["Attempt 1 of 2: th", "Attempt 2 of 2: th"]
+        assert [one.name for one in here.list_decisions()].count("compaction.failed") == 1
 
 
 def test_every_reason_to_do_nothing_has_words() -> None:
