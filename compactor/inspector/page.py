@@ -23,7 +23,7 @@ from .views import VIEWS, Inspection, describe_session
 
 _MODULES = ("dom.js", "strip.js", "inspector.js")
 #: The files that a browser loads, and their types.
-FILES = dict.fromkeys(("inspector.css", "uplot.css"), "text/css")
+FILES = dict.fromkeys(("inspector.css", "uplot.css", "login.css"), "text/css")
 FILES |= dict.fromkeys(("uplot.js", *_MODULES), "text/javascript")
 #: Browsers load nothing from elsewhere, and neither run nor apply anything inline.
 POLICY = (

@@ -46,9 +46,13 @@ _HEADERS = {
     "cache-control": "no-store",
 }
 _LOGIN = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>compactor</title><main><h1>compactor</h1><form method="post" action="/login">
+<title>compactor</title><link rel="icon" href="data:,"><link rel="stylesheet" href="/static/login.css">
+<main><h1>compactor inspector</h1><form method="post" action="/login">
 <label>Token <input type="password" name="token" autocomplete="current-password" required autofocus></label>
-<button>Log in</button></form></main></html>"""
+{problem}<button>Log in</button></form></main></html>"""
+_LOGIN_POLICY = (
+    "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
 
 
 def find_tenant(request: Request) -> str:
@@ -321,7 +325,7 @@ def make_login_router(settings: ServerSettings, logouts: Logouts) -> APIRouter:
 
     @router.get("/login")
     async def show_form() -> Response:
-        return HTMLResponse(_LOGIN)
+        return _make_login(200)
 
     @router.post("/login")
     async def log_in(request: Request) -> Response:
@@ -329,7 +333,7 @@ def make_login_router(settings: ServerSettings, logouts: Logouts) -> APIRouter:
         token = fields.get("token", [""])[0].strip()
         tenant = find_token(token, tokens)
         if tenant is None:
-            return HTMLResponse(_LOGIN, 401)
+            return _make_login(401, "No tenant has this token.")
         response = RedirectResponse("/", 303)
         is_secure = request.url.scheme == "https"
         value = make_cookie(tenant, tokens[tenant])
@@ -362,8 +366,13 @@ def _refuse_rate(wait: float) -> Response:
     )
 
 
+def _make_login(status: int, problem: str = "") -> Response:
+    headers = {"content-security-policy": _LOGIN_POLICY} | ({"www-authenticate": "Bearer"} if status == 401 else {})
+    return HTMLResponse(_LOGIN.format(problem=problem and f'<p role="alert">{problem}</p>'), status, headers)
+
+
 def _refuse_unauthorized(headers: Headers) -> Response:
     if "text/html" in headers.get("accept", ""):
-        return HTMLResponse(_LOGIN, 401, {"www-authenticate": "Bearer"})
+        return _make_login(401)
     detail = f"no valid token; send Authorization: Bearer TOKEN, or {TOKEN_HEADER} under {_PROXY}"
     return make_problem(401, detail, headers={"www-authenticate": "Bearer"})

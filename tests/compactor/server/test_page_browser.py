@@ -328,6 +328,11 @@ def test_nobody_without_a_token_sees_anything(browser: Any) -> None:
         assert page.goto(address).status == 401
         for part in ("sessions", "session?session=shared", "strip?session=shared&role=assistant", "events"):
             assert context.request.get(f"{address}/inspect/{part}").status == 401, part
+        check_access(page)
+        page.get_by_label("Token").fill("wrong-token-0123456789")
+        page.keyboard.press("Enter")
+        page.get_by_text("No tenant has this token.").wait_for()
+        check_width(page)
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Log in").click()
         page.get_by_text("No session yet.").wait_for()
