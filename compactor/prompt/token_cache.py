@@ -101,6 +101,9 @@ class HostParts(NamedTuple):
     summary_as: SummaryAs = "system"
 
 
+NO_HOST_PARTS = HostParts()
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class PromptLimits:
     """The limits of a role's last prompt, for its compactor, and how long prompts took."""
@@ -115,7 +118,7 @@ class PromptLimits:
     #: The prompt itself, if a summarizer may go on from it.
     last_prompt: LastPrompt | None = None
     #: The host's parts of the last prompt, for who shows it.
-    host: HostParts = field(default_factory=HostParts)
+    host: HostParts = NO_HOST_PARTS
     #: Seconds that composing took at most, by the number of the newest round then.
     seconds: dict[int, float] = field(default_factory=dict)
 
