@@ -119,7 +119,9 @@ async function showSession(session, askedRole, tab) {
   try {
     about = await get("session", { session });
   } catch (error) {
+    if (page !== shown) return;
     main.replaceChildren(makeProblem(error));
+    refresh = () => showSession(session, askedRole, tab); // it may come yet
     return;
   }
   if (page !== shown) return;

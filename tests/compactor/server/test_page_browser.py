@@ -262,13 +262,18 @@ def test_a_compaction_shows_by_itself(browser: Any) -> None:
 
 
 def test_the_first_session_appears_by_itself(browser: Any) -> None:
-    with serve(InMemoryStore()) as address, watch(browser) as page:
+    """In the list, and at its own address."""
+    with serve(InMemoryStore()) as address, watch(browser) as page, closing(browser.new_page()) as early:
+        early.goto(f"{address}/#/first")
+        early.get_by_text("there is no such session").wait_for()
+        early.get_by_text("live", exact=True).last.wait_for()
         page.goto(address)
         page.get_by_text("No session yet.").wait_for()
         page.get_by_text("live", exact=True).last.wait_for()
         said = [{"role": "user", "content": "Which hall?"}, {"role": "assistant", "content": "Hall 3."}]
         page.request.post(f"{address}/api/sessions/first/messages", data={"messages": said})
         page.get_by_role("link", name="first").wait_for()
+        early.get_by_role("slider", name="Round").wait_for()
 
 
 def test_the_list_reaches_every_session(browser: Any) -> None:
