@@ -103,9 +103,12 @@ def stall(port: int) -> Iterator[None]:
                     client.sendall(part)
 
     with ExitStack() as clients:
+        opened = []
         for path in ["/api/sessions/idle/events"] * 1_000 + ["/api/events"] * 20:
-            client = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
-            client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            opened.append(clients.enter_context(socket.create_connection(("127.0.0.1", port))))
+            opened[-1].sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        for client in opened:
+            assert client.recv(65_536)  # its stream has begun: to begin a thousand takes the server a second
         thread = threading.Thread(target=send)
         thread.start()
         try:

@@ -33,6 +33,9 @@ app = typer.Typer()
 GRACE_SECONDS = 5
 #: Seconds after which a thread that computes, such as a summarizer, lets the event loop run; Python's default is 0.005.
 SWITCH_SECONDS = 0.0005
+#: Clients that connect at once and wait in the kernel, and how many of them the event loop takes in one step: between
+#: two steps it serves requests.
+BACKLOG, ACCEPT_BATCH = 2_048, 4
 #: Seconds between two steps of the demo.
 PACE = 0.25
 
@@ -176,6 +179,7 @@ def run(app: Any, settings: ServerSettings, on_start: Callable[[], object] = lam
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             if self.started:
+                listener.listen(BACKLOG)  # asyncio has one number for both
                 port = self.servers[0].sockets[0].getsockname()[1] if self.servers else settings.port
                 name = f"[{settings.host}]" if ":" in settings.host else settings.host
                 on_start()
@@ -190,6 +194,7 @@ def run(app: Any, settings: ServerSettings, on_start: Callable[[], object] = lam
         http=make_protocol(),
         host=settings.host,
         port=settings.port,
+        backlog=ACCEPT_BATCH,
         log_level="warning",
         access_log=False,  # its lines would have the names of sessions
         server_header=False,
@@ -199,10 +204,11 @@ def run(app: Any, settings: ServerSettings, on_start: Callable[[], object] = lam
         timeout_graceful_shutdown=GRACE_SECONDS,
         lifespan="on",
     )
+    listener = _bind(settings)
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        Server(config).run(sockets=[_bind(settings)])
+        Server(config).run(sockets=[listener])
     finally:
         sys.setswitchinterval(before)
 

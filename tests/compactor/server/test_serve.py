@@ -12,6 +12,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,52 @@ def test_small_answers_are_sent_at_once() -> None:
 
     asyncio.run(ask())
     assert served == [True]
+
+
+def test_clients_that_connect_at_once_are_taken_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between them the event loop serves the requests of others; it does not hear of all new clients in one step."""
+    servers, begin = list[uvicorn.Server](), uvicorn.Server.run
+    started, connected = threading.Event(), threading.Event()
+    steps: list[int] = [0]  # requests that began in each step of the event loop
+
+    class Count:
+        def __init__(self, app: Any) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "http":
+                if scope["path"] == "/first":
+                    assert connected.wait(20)  # the event loop stands still until all have connected
+                if steps[-1] == 0:
+                    asyncio.get_running_loop().call_soon(steps.append, 0)
+                steps[-1] += 1
+            await self.app(scope, receive, send)
+
+    def run(self: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        servers.append(self)
+        begin(self, sockets)
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    settings = ServerSettings(store="memory://", port=0)
+    app = create_app(settings)
+    app.add_middleware(Count)
+    thread = threading.Thread(target=serve.run, args=(app, settings, started.set))
+    thread.start()
+    try:
+        assert started.wait(20)
+        address = servers[0].servers[0].sockets[0].getsockname()
+        with ExitStack() as clients:
+            opened = []
+            for path in ["first", *["healthz"] * 200]:
+                opened.append(clients.enter_context(socket.create_connection(address, timeout=20)))
+                opened[-1].sendall(f"GET /{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            connected.set()
+            assert all(client.recv(100) for client in opened)
+    finally:
+        servers[0].should_exit = True
+        thread.join(20)
+    assert sum(steps) == 201
+    assert max(steps) <= 20
 
 
 @pytest.mark.parametrize("proxied", [False, True])
