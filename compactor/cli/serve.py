@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -180,6 +181,8 @@ def run(app: Any, settings: ServerSettings, on_start: Callable[[], object] = lam
             await super().startup(sockets)
             if self.started:
                 listener.listen(BACKLOG)  # asyncio has one number for both
+                gc.collect()
+                gc.freeze()  # else a full garbage collection would stop all requests for what is kept anyway
                 port = self.servers[0].sockets[0].getsockname()[1] if self.servers else settings.port
                 name = f"[{settings.host}]" if ":" in settings.host else settings.host
                 on_start()
