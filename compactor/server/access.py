@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -121,7 +122,7 @@ class Access:
             await send({"type": "websocket.close", "code": 1000})
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused: list[Response] = []
+        refused: list[_Refused] = []
         started = False
 
         async def send_guarded(message: Message) -> None:
@@ -139,17 +140,19 @@ class Access:
                 scope, self._limit_body(receive, refused, is_proxied=scope["path"].startswith(_PROXY)), send_guarded
             )
         except _Refused as error:
-            refused.append(error.response)
+            refused.append(error)
         except asyncio.CancelledError:  # shutdown timed out: log no traceback
             headers = {"connection": "close", "retry-after": "5"}
-            refused.append(make_problem(503, "the server stops; send the request again", "ServerStops", headers))
+            stops = make_problem(503, "the server stops; send the request again", "ServerStops", headers)
+            refused.append(_Refused(stops))
         except Exception as error:  # noqa: BLE001  (its text may quote messages)
             if not refused:
                 route = getattr(scope.get("route"), "path", "")
                 structlog.get_logger().error("server.failed", error=type(error).__name__, path_template=route)
                 if started:  # break the connection, so that the client notices
                     raise ConnectionAbortedError("an answer was cut off") from None
-                refused.append(make_problem(500, "the server failed; its log names the error", "ServerFailed"))
+                failed = make_problem(500, "the server failed; its log names the error", "ServerFailed")
+                refused.append(_Refused(failed))
         if refused and not started:
 
             async def send_with_headers(message: Message) -> None:
@@ -157,7 +160,9 @@ class Access:
                     add_headers(message)
                 await send(message)
 
-            await refused[0](scope, receive, send_with_headers)
+            # FastAPI's own error refers to the frames that hold the body: until the next full garbage collection.
+            clear_frames(refused[0].__traceback__)
+            await refused[0].response(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope) -> None:
         """Store the tenant in *scope*. Raises ``_Refused``."""
@@ -202,7 +207,7 @@ class Access:
                 return cookie[0], True
         return find_token(given, self._tokens), False
 
-    def _limit_body(self, receive: Receive, refused: list[Response], *, is_proxied: bool) -> Receive:
+    def _limit_body(self, receive: Receive, refused: list[_Refused], *, is_proxied: bool) -> Receive:
         """Limit the body's size and time. The proxy has its own limits, but for the time between two parts."""
         count, ended, settings = 0, False, self._settings
         until = math.inf
@@ -222,13 +227,13 @@ class Access:
                 late = make_problem(
                     408, "the body did not arrive in time; send it again", headers={"connection": "close"}
                 )
-                refused.append(late)
-                raise _Refused(late) from None
+                refused.append(_Refused(late))
+                raise refused[0] from None
             count += len(message.get("body", b""))
             ended = not message.get("more_body", False)
             if count > settings.max_body and not is_proxied:
-                refused.append(self._refuse_large())
-                raise _Refused(refused[0])
+                refused.append(_Refused(self._refuse_large()))
+                raise refused[0]
             return message
 
         return receive_limited

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
+from traceback import clear_frames
 from typing import Any
 
 import structlog
@@ -102,6 +103,7 @@ def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def handle_invalid_request(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)  # noqa: S101  (registered for this class)
+        clear_frames(error.__traceback__)  # they refer to the body, and the error to them: see Access
         wrong = [{"field": ".".join(map(str, one["loc"]))[:200], "message": one["msg"]} for one in error.errors()]
         return make_problem(
             422, "the request does not fit its description; see errors", "InvalidRequest", errors=wrong[:20]

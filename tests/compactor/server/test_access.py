@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -214,6 +216,40 @@ def test_a_long_body_is_refused_while_it_comes() -> None:
         assert answer.headers["connection"] == "close"
     assert sent < 5_000
     assert ask(app, "POST", "/count", headers={"content-length": "x"}).status_code == 400
+
+
+@pytest.mark.parametrize("size", [500_000, 2_000_000])
+def test_a_refused_body_is_not_kept(size: int) -> None:
+    """Be it too long or no JSON: its memory is free as soon as it is answered, without a garbage collection."""
+    app = make(max_body=1_000_000)
+
+    async def send() -> int:
+        statuses, parts = list[int](), iter(range(9, -1, -1))
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"x" * (size // 10), "more_body": next(parts) > 0}
+
+        async def answer(message: Any) -> None:
+            statuses.append(message.get("status", 0))
+
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/api/sessions/s/messages", "headers": headers}
+        await app({"query_string": b"", "root_path": "", **scope}, receive, answer)
+        return statuses[0]
+
+    expected = 422 if size < 1_000_000 else 413
+    assert asyncio.run(send()) == expected
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(3):
+            assert asyncio.run(send()) == expected
+        assert tracemalloc.get_traced_memory()[0] - before < 400_000
+    finally:
+        tracemalloc.stop()
+        gc.enable()
 
 
 def test_a_cookie_is_invalid_after_its_logout() -> None:
