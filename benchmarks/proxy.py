@@ -1,4 +1,4 @@
-"""What the proxy adds to the first byte: a model on loopback is asked directly and through it, in turn.
+"""What the proxy adds to an answer's first byte and to its end: a model on loopback is asked directly, and through it.
 
 python benchmarks/proxy.py [--requests N] [--turns N] [--store URL]
 """
@@ -56,28 +56,29 @@ def make_history(turns: int, begin: str) -> list[dict[str, Any]]:
     return [*said, {"role": "user", "content": f"{begin} {turns}: {WORDS * 4}"}]
 
 
-async def first_byte(client: httpx.AsyncClient, url: str, body: bytes) -> float:
-    """Return the milliseconds until the first byte of the answer's body; the rest is read, too."""
+async def ask(client: httpx.AsyncClient, url: str, body: bytes) -> tuple[float, float]:
+    """Return the milliseconds until the first byte of the answer's body, and until its end."""
     began, first = time.perf_counter(), 0.0
     headers = {"authorization": "Bearer sk-none", "content-type": "application/json"}
     async with client.stream("POST", f"{url}/v1/chat/completions", content=body, headers=headers) as answer:
         async for _ in answer.aiter_raw():
             first = first or time.perf_counter() - began
-    return first * 1_000
+    return first * 1_000, (time.perf_counter() - began) * 1_000
 
 
-async def compare(
-    direct: str, proxy: str, turns: int, requests: int, *, stream: bool
-) -> tuple[list[float], list[float]]:
+Times = list[tuple[float, float]]
+
+
+async def compare(direct: str, proxy: str, turns: int, requests: int, *, stream: bool) -> tuple[Times, Times]:
     """Ask with histories that grow by a turn each time, from *turns* on."""
     begin = f"{'C' if stream else 'W'}{turns}"
-    times: tuple[list[float], list[float]] = [], []
+    times: tuple[Times, Times] = [], []
     async with httpx.AsyncClient(timeout=60) as client:
         for number in range(requests):
             body: Any = {"model": "gpt-4o-mini", "stream": stream, "messages": make_history(turns + number, begin)}
             raw = json.dumps(body).encode()
             for at in (0, 1) if number % 2 else (1, 0):
-                times[at].append(await first_byte(client, (direct, proxy)[at], raw))
+                times[at].append(await ask(client, (direct, proxy)[at], raw))
     return times
 
 
@@ -124,18 +125,16 @@ def main() -> None:
             asyncio.run(wait_for(urls[0]))
             asyncio.run(wait_for(f"{urls[1]}/healthz"))
             asyncio.run(compare(*urls, 1, WARM_UP, stream=True))
-            print("answer   turns    KB  direct p50  proxy p50  added p50  added p99   (ms to the body's first byte)")
+            print("Milliseconds to the first byte of the answer's body; 'end p50' is added to the time until its end.")
+            print("answer   turns    KB  direct p50  proxy p50  added p50  added p99    end p50")
             for turns, stream in [(turns, stream) for turns in given.turns for stream in (True, False)]:
                 direct, proxy = asyncio.run(compare(*urls, turns, given.requests, stream=stream))
-                added = sorted(b - a for a, b in zip(direct, proxy, strict=True))
+                added, whole = (sorted(b[at] - a[at] for a, b in zip(direct, proxy, strict=True)) for at in (0, 1))
                 size = len(json.dumps(make_history(turns, ""))) / 1_000
-                medians = [statistics.median(one) for one in (direct, proxy, added)]
-                name, last = "streamed" if stream else "whole", added[int(len(added) * 0.99)]
-                print(
-                    f"{name:8} {turns:5} {size:5.0f} {medians[0]:11.2f} {medians[1]:10.2f} {medians[2]:10.2f}"
-                    f" {last:10.2f}",
-                    flush=True,
-                )
+                figures = [statistics.median(first for first, _ in one) for one in (direct, proxy)]
+                figures += [statistics.median(added), added[int(len(added) * 0.99)], statistics.median(whole)]
+                name = "streamed" if stream else "at once"
+                print(f"{name:8} {turns:5} {size:5.0f} {' '.join(f'{one:10.2f}' for one in figures)}", flush=True)
         finally:
             for one in servers:
                 one.terminate()

@@ -53,9 +53,8 @@ if TYPE_CHECKING:
 #: Maximum seconds to wait for a shortened body; after a time-out, seconds during which the tenant's requests are
 #: forwarded unchanged.
 FIT_SECONDS, PAUSE_SECONDS = 5.0, 10.0
-#: Seconds after which the log of an unchanged body is written: when the request is sent, and if its answer is streamed,
-#: usually after its first byte.
-LOG_SECONDS, STREAM_LOG_SECONDS = 0.001, 0.01
+#: Seconds after which the log of a forwarded request is written, if its answer has not begun by then.
+LOG_SECONDS = 0.01
 #: Seconds to connect to an endpoint, and until its answer begins: official clients wait ten minutes.
 CONNECT_SECONDS, RESPONSE_SECONDS = 15.0, 600.0
 #: Share of the model's window reserved for the answer if the request sets no limit, and the maximum share.
@@ -100,7 +99,6 @@ class _Unwritten(NamedTuple):
 
     body: bytes
     write: Callable[[], object]
-    is_streamed: bool
 
 
 class _LastRequest(NamedTuple):
@@ -120,7 +118,6 @@ class _LastRequest(NamedTuple):
     left: int
     #: See ``Fitted.last_entry``.
     last_entry: str
-    is_streamed: bool
 
     def may_precede(self, raw: bytes) -> bool:
         return len(raw) >= self.size and raw.startswith(self.last, self.end - len(self.last))
@@ -177,7 +174,7 @@ class _Proxy:
                 elif prepared is not None:
                     raw = prepared.body
                     write = partial(self._try, path, tenant, partial(to_thread, prepared.write))
-                    log = LateLog(write, STREAM_LOG_SECONDS if prepared.is_streamed else LOG_SECONDS)
+                    log = LateLog(write, LOG_SECONDS)
             else:
                 structlog.get_logger("compactor").warning("proxy.passed_unchanged", path=path, error="BodyTooLong")
         elif "content-length" not in headers and "transfer-encoding" not in headers:
@@ -237,7 +234,7 @@ class _Proxy:
             if isinstance(prepared := prepare(), _Unwritten):
                 prepared.write()
 
-        return _Unwritten(apply_edits(raw, edits), write, last.is_streamed)
+        return _Unwritten(apply_edits(raw, edits), write)
 
     def _find_last(self, caller: bytes, raw: bytes) -> _LastRequest | None:
         """Return the longest request that *raw* continues, if its new messages fit the budget for certain."""
@@ -285,7 +282,6 @@ class _Proxy:
             system, tools = redactor(system) if system else "", redact(tools, redactor)
         options = {"budget": budget, "reserve": reserve, "tools": tools, "tool_choice": values.get("tool_choice")}
         fit = partial(adapter.fit, name, given.items, system=system, model=model, summarizer=summarizer, **options)
-        is_streamed = values.get("stream") is True
 
         def shorten() -> bytes | None:
             """Write the log, and return the shortened body; None: the body is unchanged."""
@@ -300,7 +296,7 @@ class _Proxy:
                 before, digest = raw[:end][-LAST_BYTES:], _hash_around(raw, end, 0)
                 left = budget - reserve - fitted.tokens
                 self._last[name] = _LastRequest(
-                    name, caller, end, before, len(raw), digest, edits, left, fitted.last_entry, is_streamed
+                    name, caller, end, before, len(raw), digest, edits, left, fitted.last_entry
                 )
                 if len(self._last) > MAX_LAST:
                     self._last.popitem(last=False)
@@ -311,7 +307,7 @@ class _Proxy:
             return shorten()
         with self._state.sessions.open(name, model=summarizer) as opened:
             is_same = opened.memory.snapshot.last == last.last_entry
-        return _Unwritten(raw, shorten, is_streamed) if is_same else shorten()
+        return _Unwritten(raw, shorten) if is_same else shorten()
 
     def _find_adapter(self, path: str) -> _Adapter:
         state = self._state

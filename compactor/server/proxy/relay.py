@@ -109,9 +109,9 @@ class RelayedResponse(Response):
     """Streams the endpoint's answer to *send_request*.
 
     A broken connection to the endpoint breaks the client's; before the answer has begun, only a server with the
-    extension ``compactor.close`` can do that, others answer 502. A client that disconnects cancels the call. The answer
-    ends only after the *log* is written, so the next request finds everything in the log. The client is watched once
-    *is_read* is set.
+    extension ``compactor.close`` can do that, others answer 502. A client that disconnects cancels the call. The last
+    byte, or the end of a stream, waits until the *log* is written, so the next request finds everything in the log. The
+    client is watched once *is_read* is set.
     """
 
     def __init__(
@@ -159,11 +159,13 @@ class RelayedResponse(Response):
             # Content-Length is ignored beside Transfer-Encoding (RFC 9112, 6.3), which is set anew here.
             wrong = {b"content-length"} if "transfer-encoding" in answer.headers else set[bytes]()
             headers = drop_headers(answer.headers.raw, _PAGE | wrong)
+            left, last = int(dict(headers).get(b"content-length", b"-1")), b""
             await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
-            if self._log is not None and not answer.headers.get("content-type", "").startswith("text/event-stream"):
-                await self._log.wait()  # the client may continue at the last byte
             async for chunk in answer.aiter_raw():
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                left -= len(chunk)
+                end = -1 if left == 0 and self._log is not None else len(chunk)  # see the class
+                await send({"type": "http.response.body", "body": chunk[:end], "more_body": True})
+                last = chunk[end:]
                 if self._log is not None:
                     self._log.start()
         except (httpx.HTTPError, httpx.StreamError):
@@ -172,7 +174,7 @@ class RelayedResponse(Response):
             await answer.aclose()
         if self._log is not None:
             await self._log.wait()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
 async def _wait_for_disconnect(receive: Receive, is_read: asyncio.Event | None) -> None:

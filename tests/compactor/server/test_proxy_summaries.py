@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -326,6 +326,38 @@ def test_a_conversation_that_is_known_to_fit_does_not_wait_for_the_log(
     assert ("Rows without a name." in json.dumps(last)) is has_summary
     assert last[key][-5:] == history[-5:]
     assert (last[key] == history) is not has_summary
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_arrives_before_the_log_is_written_and_ends_afterwards(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last byte waits, or the end of its stream: what the client does next finds the request in the log."""
+    monkeypatch.setattr("compactor.server.proxy.FIT_SECONDS", 60.0)
+    store, headers = GatedStore(), AUTH | {"x-session-id": "long"}
+    with ModelServer("") as model, proxy(model, store=store) as (url, state):
+        model.always(answer_any())
+
+        def begin(turns: int) -> AbstractContextManager[httpx.Response]:
+            body = {"model": "gpt-4o-mini", "stream": stream, "messages": make_history(turns)}
+            return CLIENT.stream("POST", f"{url}/v1/chat/completions", json=body, headers=headers)
+
+        with begin(1) as answer:
+            length = len(answer.read())
+        store.gate.clear()
+        try:
+            with begin(2) as answer:
+                parts, read = answer.iter_raw(), b""
+                while len(read) < length - (not stream):
+                    read += next(parts)
+                assert len(read) == length - (not stream)
+                store.gate.set()
+                read += b"".join(parts)
+                assert "Question 2" in texts_of(state, list_sessions(state)[0])
+        finally:
+            store.gate.set()
+    assert len(read) == length
+    assert read.endswith(b"[DONE]\n\n" if stream else b"}")
 
 
 CONTINUED: list[tuple[str, bool]] = [
