@@ -360,6 +360,33 @@ def test_an_answer_arrives_before_the_log_is_written_and_ends_afterwards(
     assert read.endswith(b"[DONE]\n\n" if stream else b"}")
 
 
+def test_a_request_is_in_the_log_although_its_client_leaves_before_the_answer() -> None:
+    """Whoever continues the conversation finds it there."""
+    written, headers = threading.Event(), AUTH | {"x-session-id": "long"}
+
+    class WatchedStore(InMemoryStore):
+        def append(self, session: str, entries: Any, after: int) -> int:
+            number = super().append(session, entries, after)
+            if after:  # the second request's
+                written.set()
+            return number
+
+    with ModelServer("") as model, proxy(model, store=WatchedStore()) as (url, state):
+
+        def send(turns: int) -> httpx.Response:
+            body = {"model": "gpt-4o-mini", "messages": make_history(turns)}
+            return CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=1)
+
+        model.always(answer_any())
+        send(1)
+        gate = model.hang()
+        with pytest.raises(httpx.ReadTimeout):
+            send(2)
+        assert written.wait(20)
+        gate.set()
+        assert "Question 2" in texts_of(state, list_sessions(state)[0])
+
+
 CONTINUED: list[tuple[str, bool]] = [
     (', {"type": "item_reference", "id": "i"}', True),
     (', {"type": "message"', True),
