@@ -213,11 +213,17 @@ class _Aligner:
     @cached_property
     def _occurrences(self) -> Counter[bytes]:
         """How often the log has each fingerprint; counted once, because a list may have thousands of holes."""
-        return Counter(one for (one,) in iter_unpack(f"{SIZE}s", self.log_prints))
+        return _count_prints(self.log_prints)
 
     @cached_property
-    def _said(self) -> frozenset[bytes]:
-        return frozenset(one for (one,) in iter_unpack(f"{SIZE}s", self.prints))
+    def _said(self) -> Counter[bytes]:
+        """How often the host's list has each fingerprint."""
+        return _count_prints(self.prints)
+
+    @cached_property
+    def _last_said(self) -> Counter[bytes]:
+        """How often the host's last list had each fingerprint; the log, if there was no list."""
+        return _count_prints(self.last.prints or self.log_prints)
 
     @cached_property
     def _moved_places(self) -> Sequence[int]:
@@ -311,11 +317,12 @@ class _Aligner:
 
     def _has_moved(self, first: int, end: int) -> bool:
         """Return whether the host has messages of the log from index *first* to before *end* elsewhere in its list: one
-        of its objects, or each of these messages, if the log has their texts once."""
+        of its objects, or all of these messages that its last list had, as often as it had them."""
         if bisect_left(self._moved_places, first) < bisect_left(self._moved_places, end):
             return True
-        hole = (get_print(self.log_prints, index) for index in range(first, end) if self.log.kinds[index] != OPTIONAL)
-        return all(one in self._said and self._occurrences[one] == 1 for one in hole)
+        hole = {get_print(self.log_prints, at) for at in range(first, end) if self.log.kinds[at] == USUAL}
+        hole &= self._last_said.keys()
+        return bool(hole) and all(self._said[one] >= self._last_said[one] for one in hole)
 
     def _list_places(self, index: int, first: int) -> Iterator[int]:
         """Yield the log's indexes from *first* on that match the host's message at *index*, the newest first."""
@@ -424,6 +431,10 @@ def list_parts(message: Message) -> Sequence[Any]:
     if content is None or isinstance(content, str):
         return ()
     return (content,) if isinstance(content, Mapping) else content
+
+
+def _count_prints(prints: bytes) -> Counter[bytes]:
+    return Counter(one for (one,) in iter_unpack(f"{SIZE}s", prints))
 
 
 def _find_last(prints: bytes, wanted: bytes, first: int = 0) -> Iterator[int]:

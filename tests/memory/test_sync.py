@@ -808,13 +808,29 @@ def test_objects_of_the_last_call_are_known_behind_a_hole_though_their_words_rep
 
 @pytest.mark.parametrize("made_anew", [False, True])
 @pytest.mark.parametrize("first", [0, 1, 2])
-def test_a_message_that_moved_in_the_list_is_not_taken_for_dropped(first: int, made_anew: bool) -> None:
+@pytest.mark.parametrize("words", ["abcdef", "abacde"])
+def test_a_message_that_moved_in_the_list_is_not_taken_for_dropped(words: str, first: int, made_anew: bool) -> None:
     """It would be shown twice."""
-    memory, history = Memory(), talk(*"abcdef")
+    memory, history = Memory(), talk(*words)
     memory.sync(history)
     history = [*history[:first], *history[first + 2 :], *history[first : first + 2]]
     memory.sync(copy.deepcopy(history) if made_anew else history)
     assert memory.messages() == history
+
+
+@pytest.mark.parametrize("is_erased", [False, True])
+def test_a_message_that_moved_beside_a_dropped_or_an_erased_one_is_not_taken_for_dropped(is_erased: bool) -> None:
+    memory, history = Memory(), talk(*"abcdef")
+    references = memory.sync(history).references
+    if is_erased:
+        memory.redact(str(references[2]))
+        history = [*history[:1], *history[3:], *history[1:3]]
+    else:
+        memory.sync(history[1:])
+        history = [*history[2:], history[1]]
+    memory.sync(copy.deepcopy(history))
+    assert memory.messages()[-len(history) :] == history
+    assert [one["content"] for one in memory.messages()].count("b") == 1
 
 
 @pytest.mark.parametrize("made_anew", [False, True])

@@ -132,6 +132,33 @@ class Host:
         if last + 2 <= len(self.body):
             self.drop(0, last, [{"role": "user", "content": f"summary {next(self._numbers)}"}])
 
+    def move(self, at: int) -> None:
+        """Put one message, or a call with its results, elsewhere in the list; every other time in new objects."""
+        groups = self.split_groups()
+        if len(groups) > 1:
+            moved = groups.pop(at % len(groups))
+            groups.insert(at * 7 % (len(groups) + 1), moved)
+            self.body = [one for group in groups for one in group]
+            if at % 2:
+                self.body = copy.deepcopy(self.body)
+
+    def drop_erased(self, _at: int) -> None:
+        """Drop what was erased, each call with its results."""
+        for group in self.split_groups():
+            if any(str(one["content"]) in self.erased for one in group):
+                self.gone |= {str(one) for one in said(group)}
+                self.body = [one for one in self.body if not any(one is other for other in group)]
+
+    def split_groups(self) -> list[list[Message]]:
+        """Return the messages, each call together with its results."""
+        groups: list[list[Message]] = []
+        for message in self.body:
+            if message["role"] == "tool":
+                groups[-1].append(message)
+            else:
+                groups.append([message])
+        return groups
+
     def regenerate(self, at: int) -> None:
         """Ask in other words; the agent does less then, and ends as it did before: no more than three messages."""
         place = at % (len(self.body) + 1)
@@ -260,9 +287,9 @@ ACTIONS: list[Callable[[Host, int], None]] = [
     Host.change_system,
     Host.note,
 ]
-DROPPING = [*ACTIONS, Host.drop_oldest, Host.drop_middle, Host.summarize]
+DROPPING = [*ACTIONS, Host.move, Host.drop_oldest, Host.drop_middle, Host.summarize]
 #: Whether an erased message equals an edited one nobody can know, so these steps have a test of their own.
-WITH_ERASING = [*DROPPING, Host.redact]
+WITH_ERASING = [*DROPPING, Host.redact, Host.drop_erased]
 
 
 def steps_of(actions: list[Callable[[Host, int], None]]) -> st.SearchStrategy[list[Any]]:
