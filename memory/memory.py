@@ -767,8 +767,8 @@ class Memory(Log):
         """Return a Memory of a new session that holds this one up to round *at_round*, with the newest overlays that
         lie wholly before its end. The two share nothing afterwards.
 
-        *session_id* is a new one by default, *store* the same. Raises ``UnknownRound`` if there is no such round, and
-        ``StoreError`` if the store has the new session already.
+        *session_id* is a new one of the same tenant by default, *store* the same. Raises ``UnknownRound`` if there is
+        no such round, and ``StoreError`` if the store has the new session already.
         """
         from .transfer.fork import fork_session
 

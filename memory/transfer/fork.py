@@ -23,7 +23,7 @@ from ..entries import (
 from ..errors import SessionPurged, UnknownRound
 from ..journal import show_newest_query
 from ..rounds import copy_with
-from ..stores import InMemoryStore, Store
+from ..stores import InMemoryStore, Store, join_name, split_name
 from .state_dict import append_session, find_round_id, refuse_existing
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def fork_session(memory: M, at_round: int, session_id: str | None = None, store:
     now = memory.snapshot
     if not isinstance(at_round, int) or isinstance(at_round, bool) or not 1 <= at_round <= now.total:
         raise UnknownRound(f"there is no round {at_round!r} to fork at; this session has {now.total}, from 1")
-    session = memory._new_id() if session_id is None else session_id
+    session = join_name(split_name(memory.session_id)[0], memory._new_id()) if session_id is None else session_id
     target = memory._store if store is None else store
     refuse_existing(target, session)
     log = list(memory._store.read(memory.session_id, 0, now.number))

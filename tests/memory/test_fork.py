@@ -11,7 +11,8 @@ from histories import eventful, everything, publish, reduce
 from logged import record
 
 from compactor import compose
-from memory import Entry, InMemoryStore, Memory, StoreError, UnknownRound, open_store
+from memory import Entry, InMemoryStore, Memory, StoreError, UnknownRound, open_store, purge_tenant
+from memory.stores import join_name, split_name
 
 
 def compaction(memory: Memory, role: str = "Planner") -> str | None:
@@ -50,6 +51,16 @@ def test_a_fork_holds_what_is_up_to_a_round(at_round: int) -> None:
     assert fork.pins() == tuple(pin for pin in memory.pins() if int(pin[1]) <= at_round)
     assert fork.usage("Planner").steps == memory.usage("Planner").steps
     assert fork.snapshot.redactions == (at_round >= 3)
+
+
+def test_a_fork_belongs_to_the_tenant_of_its_session() -> None:
+    """So nothing of a purged tenant is left in it."""
+    store = InMemoryStore()
+    memory = Memory(join_name("acme", "s"), store=store)
+    memory.append({"role": "user", "content": "Where is order 17?"})
+    assert split_name(memory.fork(1).session_id)[0] == "acme"
+    assert purge_tenant(store, "acme") == 2
+    assert not store.sessions()
 
 
 def test_a_round_that_was_open_has_what_it_has_now() -> None:
