@@ -6,8 +6,9 @@
     python -m benchmarks.fleet --sessions 100 --kills 0 --no-restarts --workers 1
 
 Starts a PostgreSQL server of its own. Each call to the model is in a file before it is made, and takes --latency
-seconds. A worker is killed only while it has a call in flight. Prints what was seen, as JSON; the exit code is 1 where
-something was lost, published twice or not compacted.
+seconds. A worker is killed only while it has a call in flight. Prints what was seen, as JSON: a killed call whose
+session had to wait for a restarted broker or database is listed apart. The exit code is 1 where something was lost,
+published twice or not compacted.
 """
 
 from __future__ import annotations
@@ -174,9 +175,8 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         ]
         for one in hosts:
             one.start()
-        restarts = (
-            [] if given.no_restarts else [server.restart, broker.restart if broker is not None else server.restart]
-        )
+        servers = [] if given.no_restarts else [server, broker if broker is not None else server]
+        restarts = list[tuple[float, float]]()  # when each began, and when its server was back
         every = given.sessions // max(given.kills, 1) if given.every is None else given.every
         for kill in range(given.kills):
             wait_for_calls(Path(calls), len(calls_in(Path(calls))) + every)
@@ -185,8 +185,10 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
             killed.append((workers[place].name, time.monotonic()))
             workers[place].join()
             workers[place] = start_worker()
-            if restarts and kill % max(given.kills // 3, 1) == 1:
-                restarts.pop()()
+            if servers and kill % max(given.kills // 3, 1) == 1:
+                began = time.monotonic()
+                servers.pop().restart()
+                restarts.append((began, time.monotonic()))
         for one in hosts:
             one.join()
         written = time.monotonic() - started
@@ -205,7 +207,6 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         faults += [*find_lost(store, given)]
         asked = calls_in(Path(calls))
         repeated = sum(count - 1 for count in Counter(one.digest for one in asked).values())
-        resumed = find_resumed(asked, killed, given.latency)
         publications = sum(covered_by(store, name_of(number))[1] for number in range(given.sessions))
         store.close()
     return {
@@ -214,26 +215,47 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         "seconds_until_compacted": round(compacted, 1),
         "calls": len(asked),
         "repeated_calls": repeated,
-        "killed_calls": len(resumed),
-        "seconds_until_their_sessions_went_on": {
-            "median": round(statistics.median(resumed), 1) if resumed else None,
-            "longest": round(max(resumed), 1) if resumed else None,
-        },
+        **summarize_waits(find_resumed(asked, killed, given.latency), restarts),
         "publications": publications,
         "faults": faults,
     }
 
 
-def find_resumed(asked: Sequence[Call], killed: Sequence[tuple[str, float]], latency: float) -> list[float]:
-    """Return, for each call in flight when its worker was *killed*, the seconds until its session's next call."""
-    waited = []
+def find_resumed(
+    asked: Sequence[Call], killed: Sequence[tuple[str, float]], latency: float
+) -> list[tuple[float, float]]:
+    """Return when each call was lost, for its worker was *killed*, and when the next call of its session began."""
+    resumed = []
     for writer, at in killed:
         for lost in asked:
             if lost.writer == writer and at - latency < lost.began < at:
                 session = lost.tag.partition(".")[0]
                 later = [one.began for one in asked if one.began > at and one.tag.partition(".")[0] == session]
-                waited += [min(later) - at] if later else []
-    return waited
+                resumed += [(at, min(later))] if later else []
+    return resumed
+
+
+def summarize_waits(
+    resumed: Sequence[tuple[float, float]], restarts: Sequence[tuple[float, float]]
+) -> dict[str, object]:
+    """Tell how long sessions of killed calls waited; apart, those for which a server was away meanwhile."""
+    waits: dict[bool, list[float]] = {False: [], True: []}
+    for at, end in resumed:
+        waits[any(began < end and at < back for began, back in restarts)].append(end - at)
+    found = {
+        met: {
+            "calls": len(waited),
+            "median": round(statistics.median(waited), 1) if waited else None,
+            "longest": round(max(waited), 1) if waited else None,
+        }
+        for met, waited in waits.items()
+    }
+    return {
+        "killed_calls": len(resumed),
+        "seconds_until_their_sessions_went_on": found[False],
+        "seconds_where_a_restart_fell_into_that": found[True],
+        "seconds_of_restarts": [round(back - began, 1) for began, back in restarts],
+    }
 
 
 def start_database(stack: ExitStack) -> Postgres:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -10,37 +11,36 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery import Celery
-from celery.beat import EmbeddedService, Scheduler
-from celery.schedules import BaseSchedule, schedstate
+from celery.bootsteps import StartStopStep
+from celery.worker.consumer import Consumer, Tasks
+from kombu import Connection
 
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
 
 from ..events import Skip
-from .due import BACKING_OFF, LIMITED_PAUSE, Worker, find_retry_time
+from ..timers import DaemonExecutor
+from .due import BACKING_OFF, LIMITED_PAUSE, STORE_RETRIES, STORE_RETRY, Worker, find_retry_time
 from .priority import FIRST, Priorities
 
 __all__ = ["CeleryDispatcher", "make_app", "work"]
 
-QUEUE, COMPACT, SWEEP, RESCUE = "compactor", "compactor.compact", "compactor.sweep", "compactor.rescue"
+QUEUE, COMPACT, SWEEP = "compactor", "compactor.compact", "compactor.sweep"
 #: The highest priority of a job; the lowest is 0.
 MAX_PRIORITY = 9
 #: Maximum seconds that a job is delayed: a worker keeps it in memory meanwhile. An early job is delayed again.
 MAX_DELAY = 60.0
-#: Seconds after which Redis gives a killed worker's job to another worker; RabbitMQ does so at once. It exceeds the run
-#: time and the delay of a job: otherwise Redis would give it to a second worker too, and both would enqueue the next.
-REDIS_TIMEOUT = 180
+#: On Redis, seconds between two heartbeats of a worker, and seconds without one after which its jobs are another's.
+HEARTBEAT, STALLED = 1.0, 4.0
+SWEEP_SECONDS = 60.0
 _REDIS = {
-    "visibility_timeout": REDIS_TIMEOUT,
-    "unacked_restore_throttle": 1,  # workers look for such jobs every 10 seconds, not every 100
+    "unacked_key": f"{QUEUE}.unacked",  # its own: other apps on that server show no heartbeats
+    "unacked_index_key": f"{QUEUE}.unacked_index",
+    "unacked_mutex_key": f"{QUEUE}.unacked_mutex",
     "priority_steps": [*range(MAX_PRIORITY + 1)],
     "queue_order_strategy": "priority",
 }
-#: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
-_MAX_RETRIES, _MAX_WAIT = 10, 600
-#: Seconds until a rescue that failed runs again.
-_PAUSE = 5.0
-
+_SWEEPS = DaemonExecutor(1, "compactor-sweeps")
 _LOG = logging.getLogger(__name__)
 
 
@@ -69,12 +69,8 @@ class CeleryDispatcher:
 
 
 def make_app(broker: str, worker: Worker | None = None) -> Celery:
-    """Return a Celery app. With a *worker*, it has the jobs: compact, sweep every minute, and on Redis rescue, whenever
-    a lease may have expired."""
+    """Return a Celery app. With a *worker*, it has the jobs: compact, and sweep every minute."""
     app, is_redis = Celery("compactor", broker=broker), broker.startswith(("redis", "sentinel"))
-    schedule = {SWEEP: {"task": SWEEP, "schedule": 60.0}}
-    if is_redis:  # others give a killed worker's job to the next one at once
-        schedule[RESCUE] = {"task": RESCUE, "schedule": RescueSchedule()}
     app.conf.update(
         task_default_queue=QUEUE,
         task_ignore_result=True,
@@ -86,8 +82,9 @@ def make_app(broker: str, worker: Worker | None = None) -> Celery:
         worker_enable_prefetch_count_reduction=False,  # else a worker takes no more jobs once RabbitMQ was restarted
         broker_connection_retry_on_startup=True,
         broker_transport_options=_REDIS if is_redis else {},
-        beat_schedule=schedule,
     )
+    app.amqp.Connection = PatientConnection
+    app.steps["consumer"].add(Upkeep)
     if worker is not None:
         _add_jobs(app, worker)
     return app
@@ -108,12 +105,11 @@ def _send(
 def _add_jobs(app: Celery, worker: Worker) -> None:
     dispatcher = CeleryDispatcher(app)
     worker.wake_by(dispatcher)
-    retry = {"retry_backoff": 2, "retry_backoff_max": _MAX_WAIT, "max_retries": _MAX_RETRIES}
+    retry = {"autoretry_for": (StoreError, OSError), "default_retry_delay": STORE_RETRY, "max_retries": STORE_RETRIES}
 
-    @app.task(name=COMPACT, shared=False, autoretry_for=(StoreError, OSError), **retry)  # type: ignore[untyped-decorator]
+    @app.task(name=COMPACT, shared=False, **retry)  # type: ignore[untyped-decorator]
     def compact(session: str, role: str, waits: bool = False) -> None:
         outcome = worker.run(unescape(session), unescape(role))
-        worker.end_rescue(unescape(session), unescape(role), outcome)
         if outcome.reason == Skip.LIMITED:
             time.sleep(LIMITED_PAUSE)
         is_waited_out = outcome.reason == BACKING_OFF and not waits  # else each job would start its own chain
@@ -124,36 +120,49 @@ def _add_jobs(app: Celery, worker: Worker) -> None:
 
     @app.task(name=SWEEP, shared=False)  # type: ignore[untyped-decorator]
     def sweep() -> None:
-        worker.sweep(dispatcher)
-
-    @app.task(name=RESCUE, shared=False)  # type: ignore[untyped-decorator]
-    def rescue() -> float:
-        return worker.rescue(dispatcher)
-
-
-class RescueSchedule(BaseSchedule):  # type: ignore[misc]
-    """Due at the time that ``Worker.rescue`` names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at = 0.0
-
-    def is_due(self, last_run_at: datetime) -> schedstate:  # noqa: ARG002
-        left = self.at - time.monotonic()
-        return schedstate(left <= 0, max(left, 0.0))
-
-
-class Beat(Scheduler):  # type: ignore[misc]
-    """Runs sweeps and rescues in its own thread, not behind other jobs. It writes no file."""
-
-    def apply_entry(self, entry: Any, producer: Any = None) -> None:  # noqa: ARG002
-        seconds = _PAUSE
         try:
-            seconds = self.app.tasks[entry.task]()
-        except Exception:  # noqa: BLE001  (whatever store or broker may raise: the next run tries again)
-            _LOG.exception("%s failed; it runs again", entry.task)
-        if isinstance(entry.schedule, RescueSchedule):
-            entry.schedule.at = time.monotonic() + seconds
+            worker.sweep(dispatcher)
+        except Exception as error:  # noqa: BLE001  (whatever store or broker may raise)
+            _LOG.warning("the sweep failed; the next is in a minute: %s", error)
+
+
+class PatientConnection(Connection):  # type: ignore[misc]
+    """Looks every second whether the broker is back; Celery would wait longer each time."""
+
+    def ensure_connection(self, *args: Any, **options: Any) -> Any:
+        return super().ensure_connection(*args, **{"interval_start": 1, "interval_step": 0, **options})  # type: ignore[no-untyped-call]
+
+
+class Upkeep(StartStopStep):  # type: ignore[misc]
+    """Sweeps, in its own thread, not behind other jobs; and gives killed workers' jobs to the next worker on Redis,
+    where nobody else does."""
+
+    requires = (Tasks,)
+
+    def start(self, consumer: Consumer) -> None:
+        channel, every = consumer.task_consumer.channel, consumer.timer.call_repeatedly
+        self._timers = [every(SWEEP_SECONDS, _SWEEPS.run, (consumer.app.tasks[SWEEP],))]
+        if hasattr(channel, "unacked_index_key"):
+            self._timers.append(every(HEARTBEAT, self.beat, (channel,)))
+
+    def stop(self, consumer: Consumer) -> None:  # noqa: ARG002
+        for timer in self._timers:
+            timer.cancel()
+
+    def beat(self, channel: Any) -> None:
+        """Show that this worker lives, and put the jobs of those that do not at the head of the queue."""
+        jobs, index = channel.unacked_key, channel.unacked_index_key
+        with channel.conn_or_acquire() as redis:
+            now, _ = redis.time()
+            if own := dict.fromkeys(channel.qos._delivered, now):
+                redis.zadd(index, own, xx=True)
+            for tag in redis.zrangebyscore(index, 0, now - STALLED):
+                with redis.pipeline() as changes:
+                    if (job := redis.hget(jobs, tag)) is not None:
+                        message, *_ = json.loads(job)
+                        message["properties"]["priority"] = 0  # the highest
+                        changes.rpush(QUEUE, json.dumps(message))
+                    changes.hdel(jobs, tag).zrem(index, tag).execute()
 
 
 def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -> None:
@@ -164,10 +173,4 @@ def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -
     app = make_app(broker, worker)
     name = f"compactor-{os.getpid()}@{socket.gethostname()}"
     options = {"without_mingle": True, "without_gossip": True, **options}  # workers need not know of each other
-    # A thread, because Celery's beat process would outlive a killed worker.
-    beat = EmbeddedService(app, thread=True, scheduler_cls=Beat)
-    beat.start()
-    try:
-        app.Worker(hostname=name, pool="threads", concurrency=concurrency, queues=[QUEUE], **options).start()
-    finally:
-        beat.stop()
+    app.Worker(hostname=name, pool="threads", concurrency=concurrency, queues=[QUEUE], **options).start()

@@ -43,12 +43,6 @@ class RecordingWorker:
     def sweep(self, _dispatcher: Dispatcher, _limit: int = 0) -> int:
         return 0
 
-    def rescue(self, _dispatcher: Dispatcher) -> float:
-        return 60.0
-
-    def end_rescue(self, _session: str, _role: str, _outcome: Outcome) -> None:
-        """There are no leases."""
-
     def wait_for(self, is_so: Callable[[list[tuple[str, str, float]]], bool]) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: is_so(self.calls), _SOON), f"no job came: {len(self.calls)} calls"

@@ -14,7 +14,6 @@ from memory import CompactedMessage, Memory, Store
 from memory.arguments import check_whole_number, require, require_role
 from memory.errors import SessionPurged
 from memory.events import Event, EventHook
-from memory.journal import lease_name
 from memory.stores.base import DueSession, adapt_store
 from memory.values import ValueObject
 
@@ -24,7 +23,6 @@ from ..cost.limits import Limits
 from ..cycle import load_strategies
 from ..events import EventHooks, EventLog, Failed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
 from ..health import find_failures
-from ..journal import LEASE_SECONDS
 from ..summarizers import as_summarizer
 from ..summarizers.configured import find_summarizer
 from ..timers import SYSTEM_CLOCK, Dispatcher
@@ -35,8 +33,8 @@ RETRY_SECONDS = 5.0
 #: Seconds for which a job over the shared limits keeps its slot, so that many of them do not take the processor time of
 #: jobs with a permit.
 LIMITED_PAUSE = 0.2
-#: Seconds until a killed worker's call is enqueued again if no job has come, and minimum seconds between two rescues.
-RESCUE_SECONDS, MIN_RESCUE_SECONDS = 3.0, 0.5
+#: Seconds until a job that raised is retried, because the store was unreachable, and the maximum number of retries.
+STORE_RETRY, STORE_RETRIES = 3, 200
 #: Reasons for publishing nothing, besides those of ``Skip``.
 FAILED, BACKING_OFF, SHORTENED = "failed", "backing_off", "shortened"
 
@@ -191,27 +189,6 @@ class Worker(ValueObject):
     def sweep(self, dispatcher: Dispatcher, limit: int = 1_000) -> int:
         """Run ``sweep`` for these roles."""
         return sweep(self.store, dispatcher, self.roles, limit=limit)
-
-    def rescue(self, dispatcher: Dispatcher) -> float:
-        """Enqueue jobs for the calls of killed workers, ahead of others; return the seconds until the next such call.
-
-        For an engine that takes long to retry a killed worker's job. Any number of processes may call this when they
-        start, and again after the seconds that it returns: then a lease may expire. Call ``end_rescue`` after each job.
-        Until then, the job is enqueued again every few seconds: the next worker may have been killed, too.
-        """
-        take = adapt_store(self.store).take_expired
-        seconds = LEASE_SECONDS  # a lease that is taken from now on lasts longer
-        for role in self.roles:
-            expired = take(lease_name(role), RESCUE_SECONDS)
-            for session in expired.sessions:
-                dispatcher.due(session, role, datetime.now(UTC))
-            seconds = min(seconds, LEASE_SECONDS if expired.next_in is None else expired.next_in)
-        return max(seconds, MIN_RESCUE_SECONDS)
-
-    def end_rescue(self, session: str, role: str, outcome: Outcome) -> None:
-        """Note that a job has run, with that *outcome*."""
-        if outcome.published is None:  # else it has had the lease
-            adapt_store(self.store).release(session, lease_name(role), "")
 
 
 def sweep(

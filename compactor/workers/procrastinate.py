@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Self
 
 from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy, SyncPsycopgConnector
-from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, ProcrastinateException, UniqueViolation
-from procrastinate.jobs import Job, Status
-from procrastinate.manager import JobManager
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, ProcrastinateException
+from procrastinate.jobs import Status
 from psycopg import Error
-from psycopg.errors import LockNotAvailable, RaiseException
+from psycopg.errors import LockNotAvailable
 
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
@@ -22,7 +22,7 @@ from memory.stores.postgres import Postgres
 
 from ..events import Skip
 from ..timers import DaemonExecutor
-from .due import LIMITED_PAUSE, Worker, find_retry_time
+from .due import LIMITED_PAUSE, STORE_RETRIES, STORE_RETRY, Worker, find_retry_time
 from .priority import FIRST, Priorities
 
 __all__ = ["ProcrastinateDispatcher", "make_app", "work"]
@@ -36,8 +36,7 @@ HEARTBEAT, STALLED = 1.0, 4.0
 POLL = 1.0
 #: Maximum threads for jobs; Procrastinate runs no more of them than its concurrency.
 MAX_THREADS = 1_000
-#: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
-_RETRY = RetryStrategy(max_attempts=10, exponential_wait=2)
+_RETRY = RetryStrategy(max_attempts=STORE_RETRIES, wait=STORE_RETRY)
 _LOG = logging.getLogger(__name__)
 #: An append waits so long for the tables of the jobs, not as long as for its own: it is in a turn of the chat.
 _WAIT_BRIEFLY = "SELECT set_config('lock_timeout', '100ms', true)"
@@ -81,34 +80,30 @@ class ProcrastinateDispatcher:
 
         Raises Procrastinate's ``ConnectorException``.
         """
-        is_now = not_before is not None and not_before <= datetime.now(UTC)
-        priority = FIRST if is_now or first else None
+        first = first or (not_before is not None and not_before <= datetime.now(UTC))
         try:
-            self._defer(session, role, schedule_at=not_before, priority=priority)
+            self._defer(session, role, schedule_at=not_before, priority=FIRST if first else None)
         except AlreadyEnqueued:
-            if is_now or first:  # one that waits for another time, or behind others, is not to
-                at = None if is_now else not_before
-                lock = _make_lock(session, role)
-                self._app.connector.get_sync_connector().execute_query_all(_GO_AHEAD, lock=lock, at=at, priority=FIRST)
+            if first:  # one that waits for another time, or behind others, is not to
+                connector, lock = self._app.connector.get_sync_connector(), _make_lock(session, role)
+                connector.execute_query_all(_GO_AHEAD, lock=lock, at=not_before, priority=FIRST)
 
     def due_in(self, connection: Any, session: str, role: str) -> bool:
         """Enqueue a job on psycopg's *connection*, in its transaction; return whether a new job is there then."""
         try:
             with connection.transaction():  # a savepoint
                 connection.execute(_WAIT_BRIEFLY)
-                if connection.execute(_WAITS, [_make_lock(session, role)]).fetchone() is not None:
-                    return False  # a worker may take that one before this transaction ends
-                self._defer(session, role, connection=connection)
-        except AlreadyEnqueued:  # just now
-            return False
+                if connection.execute(_WAITS, [_make_lock(session, role)]).fetchone() is None:
+                    self._defer(session, role, connection=connection)
+                    return True  # else a worker may take the one that waits before this transaction ends
         except (ProcrastinateException, Error) as error:
-            is_locked = isinstance(error.__cause__ or error, LockNotAvailable)  # another append may find it free
-            if not (self._is_refused or connection.closed or is_locked):
+            cause = error.__cause__ or error
+            passes = connection.closed or isinstance(error, AlreadyEnqueued) or isinstance(cause, LockNotAvailable)
+            if not (passes or self._is_refused):
                 self._is_refused = True
-                reason = type(error.__cause__ or error).__name__
+                reason = type(cause).__name__
                 _LOG.warning("no job can be enqueued in an append's transaction (%s); it is enqueued after it", reason)
-            return False
-        return True
+        return False
 
     def _defer(self, session: str, role: str, *, priority: int | None = None, **options: Any) -> None:
         lock, level = _make_lock(session, role), self._priorities.find(session) if priority is None else priority
@@ -158,29 +153,28 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
     async def sweep(timestamp: int) -> None:  # noqa: ARG001  (Procrastinate gives it)
         await run_in_thread(partial(worker.sweep, dispatcher))
 
-    async def give_back(jobs: JobManager, job: Job) -> None:
-        try:
-            try:
-                await jobs.retry_job(job, priority=FIRST)
-            except UniqueViolation:  # another such job waits already: it goes ahead instead
-                await jobs.finish_job(job, Status.FAILED, delete_job=True)
-                if job.task_name == COMPACT:
-                    session, role = (unescape(str(job.task_kwargs[name])) for name in ("session", "role"))
-                    await run_in_thread(partial(dispatcher.due, session, role, datetime.now(UTC)))
-        except ConnectorException as error:
-            if not isinstance(error.__cause__, RaiseException):  # else another rescue was faster, or the job has ended
-                reason = str(error.__cause__).partition("\n")[0]
-                _LOG.warning("job %s of a killed worker waits for the next rescue: %s", job.id, reason)
-
     @app.periodic(cron="* * * * * */2")  # the sixth field is seconds
     @app.task(name=RESCUE, queue=UPKEEP, queueing_lock=RESCUE, pass_context=True)
     async def rescue(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
         jobs = context.app.job_manager
         for queue in (QUEUE, UPKEEP):
-            stalled = await jobs.get_stalled_jobs(queue=queue, seconds_since_heartbeat=STALLED)
-            await asyncio.gather(*(give_back(jobs, job) for job in stalled))
+            for job in await jobs.get_stalled_jobs(queue=queue, seconds_since_heartbeat=STALLED):
+                if job.task_name == COMPACT:  # a new one first: if this worker is killed now, there are two
+                    session, role = (unescape(str(job.task_kwargs[name])) for name in ("session", "role"))
+                    await run_in_thread(partial(dispatcher.due, session, role, datetime.now(UTC)))
+                with suppress(ConnectorException):  # another rescue was faster, or the job has ended
+                    await jobs.finish_job(job, Status.FAILED, delete_job=True)
 
     return app
+
+
+def shorten_log(record: logging.LogRecord) -> bool:
+    """Say in one line, without a traceback, that the database of the jobs failed. A logger's filter."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, ConnectorException):
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        record.msg, record.args, record.exc_info = f"the database of the jobs failed: {reason}", (), None
+    return True
 
 
 async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds: float = 30.0, **options: Any) -> None:
@@ -196,6 +190,8 @@ async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds:
         "delete_jobs": "successful",
         **options,
     }
+    for name in ("procrastinate.worker", "procrastinate.utils", "asyncio"):
+        logging.getLogger(name).addFilter(shorten_log)
     with ProcrastinateDispatcher(url, max_connections=concurrency + 1) as dispatcher:
         await asyncio.to_thread(dispatcher.create_tables)
 

@@ -6,7 +6,7 @@ import re
 
 from ..arguments import require
 from ..errors import StoreError
-from .base import Checkpoint, DueSession, ExpiredLeases, Extent, FoundText, FoundTexts, SessionRow, Store, StoredText
+from .base import Checkpoint, DueSession, Extent, FoundText, FoundTexts, SessionRow, Store, StoredText
 from .inmemory import InMemoryStore
 from .retention import delete_files, expire, list_expired, purge_tenant
 from .tenants import join_name, split_name
@@ -14,7 +14,6 @@ from .tenants import join_name, split_name
 __all__ = [
     "Checkpoint",
     "DueSession",
-    "ExpiredLeases",
     "Extent",
     "FoundText",
     "FoundTexts",

@@ -68,14 +68,6 @@ class DueSession(NamedTuple):
     due_at: datetime
 
 
-class ExpiredLeases(NamedTuple):
-    """The sessions of expired leases."""
-
-    sessions: Sequence[str]
-    #: Seconds until the next lease of that name expires if it is not renewed; None: there is none.
-    next_in: float | None = None
-
-
 class Checkpoint(NamedTuple):
     """The state of a Memory after one entry; opening from it skips the earlier log. It holds no texts."""
 
@@ -126,7 +118,7 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
     # The store finds words; Memory hands it the texts of closed rounds.
     "searchable": ("get_last_indexed_round", "save_texts", "find_texts"),
     # Processes see each other's claims on work.
-    "leasing": ("lease", "release", "take_expired"),
+    "leasing": ("lease", "release"),
     # Several entries are erased in one transaction.
     "erasing": ("redact_all",),
     # The store knows the length of a log without reading it.
@@ -339,21 +331,12 @@ class Store(ABC):
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:  # noqa: ARG002
         """Take or renew a lease for *seconds* and return 0.0. It saves money; correctness does not depend on it.
 
-        If another *holder* has it, return the seconds until it expires; with *take_over*, take it anyway. An empty
-        holder is nobody.
+        If another *holder* has it, return the seconds until it expires; with *take_over*, take it anyway.
         """
         return 0.0
 
     def release(self, session: str, name: str, holder: str) -> None:  # noqa: B027
         """Release a lease; ignored if *holder* does not have it."""
-
-    def take_expired(self, name: str, seconds: float) -> ExpiredLeases:  # noqa: ARG002
-        """Return the sessions with an expired lease of that *name*: the holders were killed.
-
-        Each is returned to one caller, and to one again every *seconds* until somebody takes its lease, or releases it
-        with an empty holder. Leases of unknown sessions are ignored.
-        """
-        return ExpiredLeases(())
 
     def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:  # noqa: ARG002
         """Return the result of *work* on the rows of shared limits, one transaction; nothing happened if it raises.

@@ -25,7 +25,7 @@ from ..errors import Conflict, StoreBusy
 from ..hooks import renew_after_fork
 from ..packed import PACK, UNPACK, pack_stamp, unpack_round, unpack_stamp
 from ..rounds import Round, RoundState, create_unchecked
-from .base import INTERRUPTED, ExpiredLeases, Extent, Result, Store, make_key
+from .base import INTERRUPTED, Extent, Result, Store, make_key
 from .limiting import LimitRow, LimitRows, ResidentLimitRows
 from .retention import delete_files
 
@@ -232,7 +232,7 @@ class InMemoryStore(Store):
         now = self._clock()
         with self._lock:
             owner, until = self._leases.get((session, name), (holder, now))
-            if not take_over and owner not in (holder, "") and until > now:
+            if not take_over and owner != holder and until > now:
                 return until - now
             self._leases[session, name] = holder, now + seconds
             return 0.0
@@ -241,15 +241,6 @@ class InMemoryStore(Store):
         with self._lock:
             if self._leases.get((session, name), ("", 0.0))[0] == holder:
                 self._leases.pop((session, name), None)
-
-    def take_expired(self, name: str, seconds: float) -> ExpiredLeases:
-        now = self._clock()
-        with self._lock:
-            expired = [one for one, (_, until) in self._leases.items() if one[1] == name and until <= now]
-            found = [one for one in expired if self._sessions.get(one[0])]
-            self._leases.update(dict.fromkeys(found, ("", now + seconds)))
-            ends = [until - now for (_, kind), (_, until) in self._leases.items() if kind == name and until > now]
-            return ExpiredLeases([session for session, _ in found], min(ends, default=None))
 
     def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:
         with self._limits_lock:

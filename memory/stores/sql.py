@@ -16,7 +16,6 @@ from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreEr
 from .base import (
     Checkpoint,
     DueSession,
-    ExpiredLeases,
     Extent,
     FoundTexts,
     Order,
@@ -124,18 +123,13 @@ _KEEP_CHECKPOINT = text(
 _TAKE_LEASE = """INSERT INTO compactor_leases AS l (session, name, holder, expires)
     VALUES (:session, :name, :holder, {now} + :seconds)
     ON CONFLICT (session, name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires
-    WHERE l.holder IN (excluded.holder, '') OR l.expires <= {now} OR :take_over"""
+    WHERE l.holder = excluded.holder OR l.expires <= {now} OR :take_over"""
 _LEASE_LEFT = "SELECT expires - {now} FROM compactor_leases WHERE session = :session AND name = :name"
 _RELEASE = text("DELETE FROM compactor_leases WHERE session = :session AND name = :name AND holder = :holder")
 # Locks the lease until the end of the transaction.
 _LOCK_LEASE = text(
     "UPDATE compactor_leases SET holder = holder WHERE session = :session AND name = :name AND holder = :holder"
 )
-# A lease without a holder is anybody's, though it has not expired.
-_TAKE_EXPIRED = """UPDATE compactor_leases SET holder = '', expires = {now} + :seconds
-    WHERE name = :name AND expires <= {now} AND session IN (SELECT key FROM compactor_sessions)
-    RETURNING (SELECT s.name FROM compactor_sessions s WHERE s.key = compactor_leases.session)"""
-_NEXT_EXPIRY = "SELECT min(expires) - {now} FROM compactor_leases WHERE name = :name AND expires > {now}"
 # A compactor may have renewed its lease after the session was purged: the next purge takes that along.
 _PURGE_LEASES = "DELETE FROM compactor_leases WHERE session = :key OR expires <= {now}"
 _PURGE_LIMITS = text("DELETE FROM compactor_limits WHERE session = :key")
@@ -164,10 +158,8 @@ class SqlStore(Store):
         self._connections = Connections(dialect)
         #: By session: its activity is stored at least up to this minute. Only the first append of a minute writes it.
         self._active: dict[str, datetime] = {}
-        leasing = (_TAKE_LEASE, _LEASE_LEFT, _TAKE_EXPIRED, _NEXT_EXPIRY, _PURGE_LEASES)
-        self._take_lease, self._lease_left, self._take_expired, self._next_expiry, self._purge_leases = (
-            text(one.format(now=dialect.now)) for one in leasing
-        )
+        leasing = (_TAKE_LEASE, _LEASE_LEFT, _PURGE_LEASES)
+        self._take_lease, self._lease_left, self._purge_leases = (text(one.format(now=dialect.now)) for one in leasing)
 
     def __repr__(self) -> str:
         return f"<SqlStore on {self._dialect.where}>"
@@ -508,15 +500,6 @@ class SqlStore(Store):
     def release(self, session: str, name: str, holder: str) -> None:
         where = {"session": make_key(session), "name": make_key(name), "holder": make_key(holder)}
         self._connections.write(lambda connection: connection.execute(_RELEASE, where))
-
-    def take_expired(self, name: str, seconds: float) -> ExpiredLeases:
-        where = {"name": make_key(name), "seconds": seconds}
-
-        def take(connection: Connection) -> ExpiredLeases:
-            found = [unescape(session) for session in connection.execute(self._take_expired, where).scalars()]
-            return ExpiredLeases(found, connection.execute(self._next_expiry, where).scalar())
-
-        return self._require_sound(lambda: self._connections.write(take))
 
     def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:
         return self._connections.change(lambda connection: work(SqlLimitRows(connection, self._dialect)))

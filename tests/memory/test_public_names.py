@@ -17,7 +17,6 @@ OF_STORES = {
     "Record",
     "Checkpoint",
     "DueSession",
-    "ExpiredLeases",
     "Extent",
     "FoundTexts",
     "LimitRows",

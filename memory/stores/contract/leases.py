@@ -61,49 +61,6 @@ class LeasingStoreContract(StoreContract):
         one.release("s", "n", "one")
         assert two.lease("s", "n", "two", 60) == 0.0
 
-    def test_expired_leases_are_taken_by_one_caller(self) -> None:
-        """With the sessions of that name. Those still held, and those of unknown sessions, are not taken."""
-        one, two = self.store, self.reopen()
-        for name in NAMES:
-            one.append(name, [make_entry()], 0)
-            one.lease(name, "n", "one", 0)
-        one.append("held", [make_entry()], 0)
-        one.lease("held", "n", "one", 60)
-        one.lease("unknown", "n", "one", 0)
-        assert [*two.take_expired("other", 60).sessions] == []
-        assert sorted(two.take_expired("n", 60).sessions) == sorted(NAMES)
-        assert [*one.take_expired("n", 60).sessions] == []
-        assert two.lease("held", "n", "two", 60) > 0
-
-    def test_an_expired_lease_is_returned_until_somebody_takes_or_releases_it(self) -> None:
-        """Whoever was to take it may be killed too."""
-        one, two = self.store, self.reopen()
-        for name in ("taken", "released"):
-            one.append(name, [make_entry()], 0)
-            one.lease(name, "n", "one", 0)
-        for asked, seconds in ((two, 0), (one, 0), (two, 60)):
-            assert sorted(asked.take_expired("n", seconds).sessions) == ["released", "taken"]
-        assert two.lease("taken", "n", "two", 60) == 0.0
-        assert one.lease("taken", "n", "three", 60) > 0
-        one.release("released", "n", "")
-        two.release("taken", "n", "two")
-        assert [*one.take_expired("n", 60).sessions] == []
-
-    def test_whoever_takes_expired_leases_is_told_when_the_next_expires(self) -> None:
-        """Of that name; nobody need look before. One that was taken expires again."""
-        one, two = self.store, self.reopen()
-        assert two.take_expired("n", 60).next_in is None
-        one.append("s", [make_entry()], 0)
-        one.lease("unknown", "n", "one", 0)
-        one.lease("s", "other", "one", 5)
-        one.lease("long", "n", "one", 900)
-        one.lease("s", "n", "one", 30)
-        assert 0 < (two.take_expired("n", 60).next_in or 0) <= 30
-        one.lease("s", "n", "one", 0)
-        assert 30 < (two.take_expired("n", 60).next_in or 0) <= 60
-        one.release("s", "n", "")
-        assert 60 < (two.take_expired("n", 60).next_in or 0) <= 900
-
     def test_a_session_is_evicted_by_the_holder_of_a_lease(self) -> None:
         """Though it has expired, unless another has taken it since; an empty holder has none. Or the store evicts
         nothing."""
@@ -116,8 +73,6 @@ class LeasingStoreContract(StoreContract):
                 one.evict("s", 1, entry.id, lease_name=name, holder=holder)
                 for name, holder in (("n", "two"), ("other", "one"), ("n", ""), ("other", ""))
             ]
-            one.take_expired("n", 0)
-            evicted.append(one.evict("s", 1, entry.id, lease_name="n"))
         except StoreError:
             assert [found.id for found in two.read("s")] == [entry.id]
             return

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import brokers
 import pytest
 
 pytest.importorskip("celery", reason="the extra `celery` is not installed")
 
+from celery import Celery
 from celery.contrib.testing.worker import start_worker
 
-from compactor import CompactorConfig
 from compactor.workers import Dispatcher, Outcome
-from compactor.workers.celery import MAX_DELAY, REDIS_TIMEOUT, Beat, CeleryDispatcher, make_app
+from compactor.workers.celery import HEARTBEAT, STALLED, CeleryDispatcher, make_app
 from compactor.workers.contract import DispatcherContract, RecordingWorker
 from memory import StoreUnreachable
 from memory.stores import join_name
@@ -110,10 +112,62 @@ def test_a_retry_has_its_tenants_priority() -> None:
     assert levels[4:] == [6, 8]
 
 
-def test_only_redis_needs_rescues() -> None:
-    """RabbitMQ gives a killed worker's job to another worker at once: nobody has to look for it."""
-    schedules = {broker: {*make_app(f"{broker}://localhost//").conf.beat_schedule} for broker in ("amqp", "redis")}
-    assert schedules == {"amqp": {"compactor.sweep"}, "redis": {"compactor.sweep", "compactor.rescue"}}
+def take_and_die(app: Celery, seconds: float) -> None:
+    """Take a job as a worker does that was killed so long ago."""
+    channel = app.connection_for_read().channel()
+    assert app.amqp.queues["compactor"](channel).get() is not None
+    (tag,) = channel.qos._delivered
+    channel.client.zadd(channel.unacked_index_key, {tag: time.time() - seconds})
+    channel.qos._delivered.clear()  # else it would give its job back when it is collected
+
+
+def test_a_killed_workers_jobs_are_run_by_another_ahead_of_all(redis_url: str) -> None:
+    """Within seconds, whether they had begun or not: nobody else hears of them. Those of a living worker are not."""
+    worker = RecordingWorker()
+    app = make_app(redis_url, worker)  # type: ignore[arg-type]
+    dispatcher = CeleryDispatcher(redis_url)
+    for name, seconds in (("killed", 5.0), ("living", -60.0)):
+        dispatcher.due(name, "a")
+        take_and_die(app, seconds)
+    for number in range(200):
+        dispatcher.due(f"other {number}", "a")
+    with start_worker(app, pool="threads", concurrency=1, perform_ping_check=False, shutdown_timeout=30.0):
+        worker.wait_for(lambda calls: len(calls) == 201)
+    names = [name for name, _, _ in worker.calls]
+    assert "killed" in names
+    assert "living" not in names
+
+
+def test_a_worker_keeps_the_job_that_it_runs_for_however_long(redis_url: str) -> None:
+    """It shows that it lives, and others leave its jobs alone."""
+    go_on = threading.Event()
+
+    class Slow(RecordingWorker):
+        def run(self, session: str, role: str) -> Outcome:
+            outcome = super().run(session, role)
+            if session == "slow":
+                go_on.wait(60.0)
+            return outcome
+
+    worker = Slow()
+    app, dispatcher = make_app(redis_url, worker), CeleryDispatcher(redis_url)  # type: ignore[arg-type]
+    with start_worker(app, pool="threads", concurrency=2, perform_ping_check=False, shutdown_timeout=30.0):
+        dispatcher.due("slow", "a")
+        dispatcher.due("late", "a", datetime.now(UTC) + timedelta(seconds=STALLED + 3 * HEARTBEAT))
+        worker.wait_for(lambda calls: "late" in {name for name, _, _ in calls})
+        go_on.set()
+    assert [name for name, _, _ in worker.calls] == ["slow", "late"]
+
+
+def test_a_broker_that_is_back_is_found_within_a_second() -> None:
+    """However long it was away; Celery's own pauses grow to half a minute."""
+    pauses: list[float] = []
+    connection = make_app("redis://127.0.0.1:1/0").connection_for_read()
+    connection._ensure_connection = lambda *_, interval_start, interval_step, **_more: pauses.extend(
+        (interval_start, interval_step)
+    )
+    connection.ensure_connection()
+    assert pauses == [1, 0]
 
 
 def test_a_worker_prefetches_as_many_jobs_as_before_once_its_connection_broke() -> None:
@@ -121,47 +175,25 @@ def test_a_worker_prefetches_as_many_jobs_as_before_once_its_connection_broke() 
     assert make_app("amqp://localhost//").conf.worker_enable_prefetch_count_reduction is False
 
 
-def test_sweeps_and_rescues_run_beside_the_jobs() -> None:
-    """Not behind them in the queue; if one fails, the others go on."""
-    called: list[str] = []
+def test_sweeps_run_beside_the_jobs(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not behind them in the queue; one that fails is tried again."""
+    monkeypatch.setattr("compactor.workers.celery.SWEEP_SECONDS", 0.1)
+    swept = threading.Semaphore(0)
 
     class Tended(RecordingWorker):
+        def run(self, session: str, role: str) -> Outcome:
+            assert all(swept.acquire(timeout=60.0) for _ in range(2))
+            return super().run(session, role)
+
         def sweep(self, _dispatcher: Dispatcher, _limit: int = 0) -> int:
-            called.append("sweep")
+            swept.release()
             raise StoreUnreachable("the server is gone; start it")
 
-        def rescue(self, dispatcher: Dispatcher) -> float:
-            called.append("rescue")
-            return super().rescue(dispatcher)
-
-    app = make_app("redis://localhost/0", Tended())  # type: ignore[arg-type]
-    beat = Beat(app)
-    for entry in beat.schedule.values():
-        beat.apply_entry(entry)
-    assert sorted(called) == ["rescue", "sweep"]
-
-
-@pytest.mark.parametrize(("fails", "seconds"), [(False, 60.0), (True, 5.0)])
-def test_the_next_rescue_is_when_the_last_said(fails: bool, seconds: float) -> None:
-    """Then the next lease may expire. After a failure, it is soon."""
-
-    class Rescuing(RecordingWorker):
-        def rescue(self, dispatcher: Dispatcher) -> float:
-            if fails:
-                raise StoreUnreachable("the server is gone; start it")
-            return super().rescue(dispatcher)
-
-    beat = Beat(make_app("redis://localhost/0", Rescuing()))  # type: ignore[arg-type]
-    entry = beat.schedule["compactor.rescue"]
-    assert entry.is_due().is_due
-    beat.apply_entry(entry)
-    is_due, left = entry.is_due()
-    assert not is_due
-    assert seconds - 2.0 < left <= seconds
-
-
-def test_redis_gives_no_job_that_is_under_way_to_another() -> None:
-    assert max(MAX_DELAY, CompactorConfig().call_timeout) < REDIS_TIMEOUT
+    worker = Tended()
+    app = make_app(redis_url, worker)  # type: ignore[arg-type]
+    CeleryDispatcher(redis_url).due("s", "a")
+    with start_worker(app, pool="threads", concurrency=1, perform_ping_check=False, shutdown_timeout=30.0):
+        worker.wait_for(lambda calls: len(calls) == 1)
 
 
 @pytest.fixture

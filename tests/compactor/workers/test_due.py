@@ -32,7 +32,7 @@ from memory import InMemoryStore, Memory, Store, StoreUnreachable, open_store
 
 RULE = Settings(CONFIG)
 #: The name of the lease that its compactor holds, and how long that lasts.
-LEASE, LEASE_SECONDS = f"compact:{ROLE}", 6
+LEASE = f"compact:{ROLE}"
 
 
 @pytest.fixture
@@ -386,74 +386,3 @@ def test_a_host_that_compacts_by_itself_does_not_refresh(store: Store, monkeypat
         assert compactor.wait_idle(60)
         monkeypatch.setattr(store, "read", None)
         assert compose(memory, ROLE, budget=4_000).messages
-
-
-# Killed workers.
-
-
-def test_a_killed_workers_session_is_handed_over_once_its_lease_has_expired(store: Store) -> None:
-    """Ahead of other jobs, once, and for the roles of this process; a lease that is held is left alone."""
-    for name in ("killed", "busy", "others"):
-        write(store, 1, name)
-    store.lease("killed", LEASE, "a worker", 0)
-    store.lease("busy", LEASE, "a worker", 60)
-    store.lease("others", "compact:another role", "a worker", 0)
-    worker, jobs = Worker(store=store, roles=(ROLE,)), Jobs()
-    for _ in range(2):
-        worker.rescue(jobs)
-    ((session, role, not_before),) = jobs.asked
-    assert (session, role) == ("killed", ROLE)
-    assert not_before is not None
-
-
-def test_a_killed_workers_session_is_handed_over_until_a_job_has_run() -> None:
-    """The engine may be down, or the next worker killed as well."""
-    clock = FakeClock()
-    store = InMemoryStore(clock.monotonic)
-    worker, jobs = Worker(store=store, roles=(ROLE,)), Jobs()
-    write(store, 1)
-    store.lease("s", LEASE, "a worker", 0)
-    jobs.raises = ConnectionError("the broker is down")
-    with pytest.raises(ConnectionError):
-        worker.rescue(jobs)
-    jobs.raises = None
-    for rescued in (0, 1, 2):
-        seconds = worker.rescue(jobs)
-        assert len(jobs.asked) == rescued
-        clock.advance(seconds)
-    worker.end_rescue("s", ROLE, worker.run("s", ROLE))
-    worker.rescue(jobs)
-    assert len(jobs.asked) == 2
-
-
-def test_expired_leases_are_looked_for_only_when_one_may_expire() -> None:
-    """A lease that is taken in the meantime lasts longer than that; and many that expire are looked for at once."""
-    clock = FakeClock()
-    store = InMemoryStore(clock.monotonic)
-    worker, jobs = Worker(store=store, roles=(ROLE, "another")), Jobs()
-    for name in ("s", "t"):
-        write(store, 1, name)
-    assert worker.rescue(jobs) == LEASE_SECONDS
-    store.lease("s", LEASE, "a worker", LEASE_SECONDS)
-    clock.advance(3.0)
-    assert worker.rescue(jobs) == LEASE_SECONDS - 3.0
-    store.lease("s", LEASE, "a worker", 0.001)
-    store.lease("t", "compact:another", "a worker", 0.002)
-    seconds = worker.rescue(jobs)
-    assert 0.1 < seconds < 1.0
-    assert jobs.asked == []
-    clock.advance(seconds)
-    worker.rescue(jobs)
-    assert sorted(jobs.asked)[0][:2] == ("s", ROLE)
-    assert sorted(jobs.asked)[1][:2] == ("t", "another")
-
-
-def test_a_hosts_store_without_leases_has_nobody_to_rescue() -> None:
-    """It need not subclass ``Store``; sweeps take it as well."""
-    inner = InMemoryStore()
-    own: Any = type("Own", (), {one: getattr(inner, one) for one in Store.__abstractmethods__})()
-    write(inner, 1)
-    worker, jobs = Worker(store=own, roles=(ROLE,)), Jobs()
-    assert worker.rescue(jobs) == LEASE_SECONDS
-    worker.end_rescue("s", ROLE, worker.run("s", ROLE))
-    assert jobs.asked == []

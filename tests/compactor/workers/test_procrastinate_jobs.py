@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from compactor.cost.admission import SAFETY_SECONDS
 from compactor.testing import ScriptedSummarizer
 from compactor.workers import Outcome, Worker
 from compactor.workers.contract import DispatcherContract, RecordingWorker
-from compactor.workers.procrastinate import ProcrastinateDispatcher, make_app, work
+from compactor.workers.procrastinate import ProcrastinateDispatcher, make_app, shorten_log, work
 from memory import Memory, StoreError, open_store
 from memory.stores import join_name
 
@@ -168,40 +169,44 @@ def take_and_die(url: str, dispatcher: ProcrastinateDispatcher) -> None:
     asyncio.run(take())
 
 
-def test_a_dead_workers_jobs_are_enqueued_again_though_one_cannot_be(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_two_that_look_for_a_dead_workers_jobs_enqueue_them_once(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two that look for them at once, one is faster. And a connection may break: a line in the log tells of that."""
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         dispatcher.create_tables()
         for name in ("s", "t", "u"):
             dispatcher.due(name, "a")
             take_and_die(postgres_url, dispatcher)
 
-        async def rescue() -> None:
+        async def rescue_twice() -> None:
             async with make_app(postgres_url, RecordingWorker(), dispatcher).open_async() as app:  # type: ignore[arg-type]
-                jobs = app.job_manager
-                retry_job, found = jobs.retry_job, [*await jobs.get_stalled_jobs(seconds_since_heartbeat=0)]
-                await retry_job(found[0])
+                found = [*await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=0)]
 
                 async def find_stalled(queue: str, **_more: float) -> list[Job]:
                     return [job for job in found if job.queue == queue]
 
-                async def retry(job: Job, **more: Any) -> None:
-                    if job is found[1]:
-                        raise ConnectorException from OSError("the connection is closed\nthat is all")
-                    await retry_job(job, **more)
+                monkeypatch.setattr(app.job_manager, "get_stalled_jobs", find_stalled)
+                for _ in range(2):
+                    await app.tasks["compactor.rescue"](SimpleNamespace(app=app), timestamp=0)
 
-                monkeypatch.setattr(jobs, "get_stalled_jobs", find_stalled)
-                monkeypatch.setattr(jobs, "retry_job", retry)
-                await app.tasks["compactor.rescue"](SimpleNamespace(app=app), timestamp=0)
+        asyncio.run(rescue_twice())
+    assert (count_jobs(postgres_url, "todo"), count_jobs(postgres_url)) == (3, 3)
 
-        with caplog.at_level("INFO", "compactor"):
-            asyncio.run(rescue())
-        assert count_jobs(postgres_url, "todo") == 2
-    (record,) = caplog.records
-    assert record.exc_info is None
-    assert record.getMessage().endswith("of a killed worker waits for the next rescue: the connection is closed")
+
+def test_a_database_that_is_restarted_is_told_of_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Not by Procrastinate's tracebacks. Errors that are not the database's keep theirs."""
+    logger = logging.getLogger("procrastinate.worker")
+    logger.addFilter(shorten_log)
+    try:
+        for error in (ConnectorException(), ValueError("another")):
+            error.__cause__ = OSError("the server is shutting down\nthat is all")
+            logger.error("Side task %s failed", "listener", exc_info=error)
+    finally:
+        logger.removeFilter(shorten_log)
+    database, other = caplog.records
+    assert database.getMessage() == "the database of the jobs failed: the server is shutting down"
+    assert database.exc_info is None
+    assert (other.getMessage(), bool(other.exc_info)) == ("Side task listener failed", True)
 
 
 def test_no_more_jobs_run_than_asked_for_and_they_hold_up_no_rescue(postgres_url: str) -> None:
