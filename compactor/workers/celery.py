@@ -96,18 +96,22 @@ def _send(
     """Send a job. *waits*: this job waits for the end of a back-off."""
     now = datetime.now(UTC)
     eta = None if not_before is None or not_before <= now else min(not_before, now + timedelta(seconds=MAX_DELAY))
-    level = max(0, MAX_PRIORITY - FIRST + priority)
-    if "priority_steps" in app.conf.broker_transport_options:  # on Redis, 0 is the highest
-        level = MAX_PRIORITY - level
-    app.send_task(COMPACT, (session, role, waits), eta=eta, priority=level)
+    app.send_task(COMPACT, (session, role, waits), eta=eta, priority=_make_level(app, priority))
+
+
+def _make_level(app: Celery, priority: int) -> int:
+    below_first = min(FIRST - priority, MAX_PRIORITY)
+    is_redis = "priority_steps" in app.conf.broker_transport_options  # 0 is its highest
+    return below_first if is_redis else MAX_PRIORITY - below_first
 
 
 def _add_jobs(app: Celery, worker: Worker) -> None:
     dispatcher = CeleryDispatcher(app)
     worker.wake_by(dispatcher)
     retry = {"autoretry_for": (StoreError, OSError), "default_retry_delay": STORE_RETRY, "max_retries": STORE_RETRIES}
+    first = {"priority": _make_level(app, FIRST)}  # it was its turn, and its worker before may have been killed
 
-    @app.task(name=COMPACT, shared=False, **retry)  # type: ignore[untyped-decorator]
+    @app.task(name=COMPACT, shared=False, retry_kwargs=first, **retry)  # type: ignore[untyped-decorator]
     def compact(session: str, role: str, waits: bool = False) -> None:
         outcome = worker.run(unescape(session), unescape(role))
         if outcome.reason == Skip.LIMITED:

@@ -15,6 +15,7 @@ pytest.importorskip("celery", reason="the extra `celery` is not installed")
 
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
+from celery.exceptions import Retry
 
 from compactor.workers import Dispatcher, Outcome
 from compactor.workers.celery import HEARTBEAT, STALLED, CeleryDispatcher, make_app
@@ -168,6 +169,17 @@ def test_a_broker_that_is_back_is_found_within_a_second() -> None:
     )
     connection.ensure_connection()
     assert pauses == [1, 0]
+
+
+def test_a_job_whose_store_was_away_goes_ahead_when_it_is_tried_again() -> None:
+    """It was its turn, and it may be that of a killed worker."""
+    app, levels = make_app("amqp://localhost//", RecordingWorker(StoreUnreachable("gone; start it"))), list[int]()  # type: ignore[arg-type]
+    app.send_task = lambda *_, priority, **_more: levels.append(priority)
+    job = app.tasks["compactor.compact"]
+    job.push_request(id="1", args=("s", "a"), kwargs={}, called_directly=False, delivery_info={"priority": 3})
+    with pytest.raises(Retry):
+        job.run("s", "a")
+    assert levels == [9]
 
 
 def test_a_worker_prefetches_as_many_jobs_as_before_once_its_connection_broke() -> None:
