@@ -13,7 +13,7 @@ from typing import Any
 from celery import Celery
 from celery.bootsteps import StartStopStep
 from celery.worker.consumer import Consumer, Tasks
-from kombu import Connection
+from kombu.connection import Connection
 
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
@@ -130,7 +130,7 @@ def _add_jobs(app: Celery, worker: Worker) -> None:
             _LOG.warning("the sweep failed; the next is in a minute: %s", error)
 
 
-class PatientConnection(Connection):  # type: ignore[misc]
+class PatientConnection(Connection):
     """Looks every second whether the broker is back; Celery would wait longer each time."""
 
     def ensure_connection(self, *args: Any, **options: Any) -> Any:

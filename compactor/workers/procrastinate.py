@@ -188,6 +188,7 @@ async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds:
         "update_heartbeat_interval": HEARTBEAT,
         "stalled_worker_timeout": STALLED,
         "delete_jobs": "successful",
+        "name": None,  # or it would log elsewhere
         **options,
     }
     for name in ("procrastinate.worker", "procrastinate.utils", "asyncio"):
