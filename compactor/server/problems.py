@@ -73,9 +73,11 @@ def make_problem(
     )
 
 
-def describe_error(error: memory.ContextError) -> JSONResponse:
+def describe_error(error: memory.ContextError, method: str) -> JSONResponse:
     """Convert an *error* of the library to problem details, without tenants' names."""
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
+    if status == 404 and method == "POST":
+        status = 409  # the path is right: the body names what is missing
     seconds = getattr(error, "seconds", None)
     if seconds is None and status == 503:
         seconds = 1.0
@@ -87,18 +89,29 @@ def describe_error(error: memory.ContextError) -> JSONResponse:
     return make_problem(status, detail, type(error).__name__, headers)
 
 
+def _list_methods(app: FastAPI, path: str) -> list[str]:
+    """Return the methods that the description has for *path*."""
+    described = {
+        re.sub(r"\\{[^}]*\\}", "[^/]+", re.escape(one)): found for one, found in app.openapi()["paths"].items()
+    }
+    return sorted({method.upper() for one, found in described.items() if re.fullmatch(one, path) for method in found})
+
+
 def add_handlers(app: FastAPI) -> None:
     """Make *app* answer errors with problem details."""
 
     @app.exception_handler(memory.ContextError)
-    async def handle_context_error(_request: Request, error: Exception) -> JSONResponse:
+    async def handle_context_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, memory.ContextError)  # noqa: S101  (registered for this class)
-        return describe_error(error)
+        return describe_error(error, request.method)
 
     @app.exception_handler(HTTPException)
-    async def handle_http_error(_request: Request, error: Exception) -> JSONResponse:
+    async def handle_http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)  # noqa: S101  (registered for this class)
-        return make_problem(error.status_code, str(error.detail), headers=error.headers)
+        headers = error.headers
+        if error.status_code == 405 and (allowed := _list_methods(app, request.scope["path"])):
+            headers = {"allow": ", ".join(allowed)}  # the router's names the methods of one route
+        return make_problem(error.status_code, str(error.detail), headers=headers)
 
     @app.exception_handler(RequestValidationError)
     async def handle_invalid_request(_request: Request, error: Exception) -> JSONResponse:

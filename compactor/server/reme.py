@@ -31,7 +31,7 @@ from ..presets.compat.offload_files import OffloadError, OffloadFiles, make_fold
 from ..summarizers.configured import find_summarizer
 from ..transcript import MIN_ROOM
 from .access import Tenant
-from .rest import Messages
+from .rest import JsonNumber, Messages
 from .state import ServerState
 from .tenant_threads import RETRY_AFTER, Busy, TenantThreads
 
@@ -64,7 +64,8 @@ _NO_MEMORY = "pattern needs too much memory; give a simpler one"
 _log = logging.getLogger(__name__)
 
 Path = Annotated[str, Field(max_length=MAX_PATH)]
-Count = Annotated[int, Field(ge=0, le=10**9)]
+Count = Annotated[int, Field(ge=0, le=10**9), JsonNumber]
+Positive = Annotated[int, Field(ge=1, le=10**9), JsonNumber]
 
 
 class OffloadRequest(BaseModel):
@@ -72,8 +73,8 @@ class OffloadRequest(BaseModel):
 
     messages: Messages
     context_manage_mode: Mode = "auto"
-    max_total_tokens: int = Field(20_000, ge=1, le=10**9)
-    max_tool_message_tokens: int = Field(2_000, ge=1, le=10**9)
+    max_total_tokens: Positive = 20_000
+    max_tool_message_tokens: Positive = 2_000
     #: Tokens of conversation in one request to the summarizer; 0: as many as it holds.
     group_token_threshold: Count | None = 0
     #: Newest messages to leave alone; null: one tool result, two messages.
@@ -87,13 +88,13 @@ class GrepRequest(BaseModel):
     pattern: str = Field(min_length=1, max_length=MAX_PATTERN, description="A regular expression, for each line.")
     path: Path | None = Field(None, description="The folder or file to search; by default all of the tenant's.")
     glob: str | None = Field(None, max_length=200, description="Which files, by their names.")
-    limit: int | None = Field(None, ge=1, le=10**9, description="Maximum matches.")
+    limit: Positive | None = Field(None, description="Maximum matches.")
 
 
 class ReadRequest(BaseModel):
     absolute_path: Path = Field(min_length=1, description="The file, as a message or a search names it.")
     offset: Count | None = Field(None, description="The first line, counted from 0.")
-    limit: int | None = Field(None, ge=1, le=10**9, description="Maximum lines.")
+    limit: Positive | None = Field(None, description="Maximum lines.")
 
 
 class ReMeResponse(BaseModel):
@@ -124,8 +125,8 @@ def make_reme_router(
     Older messages are summarized by *summarizer*, by default the one that the server's configuration names.
     """
     schema = {"$ref": f"#/components/schemas/{ReMeResponse.__name__}"}
-    failed = {"content": {"application/json": {"schema": schema}}}
-    router = APIRouter(tags=["reme"], responses=dict.fromkeys((403, 404, 413, 503, 507), failed))
+    failed = {"content": {"application/json": {"schema": schema}, "application/problem+json": {}}}
+    router = APIRouter(tags=["reme"], responses=dict.fromkeys((403, 404, 413, 422, 503, 507), failed))
     searches, compressions = (
         TenantThreads(state.settings, SEARCH_THREADS),
         TenantThreads(state.settings, COMPRESSION_THREADS),

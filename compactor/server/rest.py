@@ -23,6 +23,7 @@ from pydantic import AfterValidator, AliasPath, BaseModel, BeforeValidator, Conf
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memory import CompactedMessage, Memory, NewerVersion, Recall, StoreDamaged
+from memory.arguments import ConfigError
 from memory.entries import Entry, EventRecorded, list_kinds
 from memory.messages import ASSISTANT, from_round
 from memory.search import split_query
@@ -62,6 +63,12 @@ def _check_json(value: R) -> R:
     return value
 
 
+def _check_number(value: object) -> object:
+    if isinstance(value, (bool, str)):
+        raise ValueError("it must be a number")  # noqa: TRY004  (pydantic expects it)
+    return value
+
+
 _SESSION = rf"^[^\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]{{0,{MAX_NAME - 1}}}$"
 #: The name of a session, in the path; ``EncodedNames`` has left it encoded.
 SessionId = Annotated[str, Path(pattern=_SESSION, description="Percent-encoded: / is %2F."), BeforeValidator(unquote)]
@@ -72,8 +79,10 @@ RoleQuery = Annotated[str, Query(max_length=MAX_TEXT, description="The agent who
 Reference = Annotated[str, Field(min_length=1, max_length=MAX_TEXT, examples=["r3.p2"])]
 Name = Annotated[str, Field(max_length=MAX_TEXT)]
 Objects = Annotated[list[dict[str, Any]], Field(max_length=1_000), AfterValidator(_check_json)]
-Number = Annotated[int, Field(ge=0, le=10**12)]
-Tokens = Annotated[int, Field(ge=1, le=10**9)]
+#: In a body, where pydantic would also take "5" and true.
+JsonNumber = BeforeValidator(_check_number)
+Number = Annotated[int, Field(ge=0, le=10**12), JsonNumber]
+Tokens = Annotated[int, Field(ge=1, le=10**9), JsonNumber]
 
 
 class RequestBody(BaseModel):
@@ -163,7 +172,7 @@ class SyncRequest(RequestBody):
 class ComposeRequest(RequestBody):
     role: Role = ASSISTANT
     budget: Tokens | None = Field(default=None, description="Maximum tokens of the prompt.")
-    reserve: Annotated[int, Field(ge=0, le=10**9)] = 0
+    reserve: Annotated[int, Field(ge=0, le=10**9), JsonNumber] = 0
     system: str | Messages | None = None
     model: Name = ""
     tools: Objects = []
@@ -175,7 +184,7 @@ class RoleRequest(RequestBody):
 
 
 class CompactRequest(RoleRequest):
-    timeout: Annotated[float, Field(gt=0, le=600)] = 60.0
+    timeout: Annotated[float, Field(ge=1, le=600), JsonNumber] = 60.0
 
 
 class RevertRequest(RoleRequest):
@@ -327,8 +336,8 @@ _PROBLEM: dict[str, Any] = {
 }
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     400: _PROBLEM | {"description": "The request is malformed."},
-    404: _PROBLEM | {"description": "There is nothing of that name."},
-    409: _PROBLEM | {"description": "The session's state does not allow this."},
+    404: _PROBLEM | {"description": "There is nothing of the name in the path, or no page after a cursor."},
+    409: _PROBLEM | {"description": "The session's state does not allow this, or it lacks what the body names."},
     410: _PROBLEM | {"description": "Another process has erased the session."},
     422: _PROBLEM | {"description": "The request is invalid, or does not fit the session."},
     503: _PROBLEM | {"description": "Try again later; see Retry-After."},
@@ -385,10 +394,13 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
         order: Literal["name", "activity"] = "name",
     ) -> SessionPage:
         """List sessions by name, or the most recently used first."""
-        if after is not None:  # ordered by activity, the minute precedes the name
-            minute, space, name = after.partition(" ") if order == "activity" else ("", "", after)
-            after = f"{minute}{space}{join_name(tenant, name)}"
-        rows = state.sessions.store.list_sessions(tenant, after=after, limit=limit + 1, order=order)
+        try:
+            if after is not None:  # ordered by activity, the minute precedes the name
+                minute, space, name = after.partition(" ") if order == "activity" else ("", "", after)
+                after = f"{minute}{space}{join_name(tenant, name)}"
+            rows = state.sessions.store.list_sessions(tenant, after=after, limit=limit + 1, order=order)
+        except ConfigError:
+            raise HTTPException(404, "no page begins after this; give `next` of the page before") from None
         sizes = [
             SessionSize(
                 id=split_name(one.name)[1], rounds=one.rounds, entries=one.entries, last_activity=one.last_activity
@@ -686,7 +698,7 @@ def _measure(state: ServerState, tenant: str, session_id: str) -> SessionSize:
 
 def _find_compactor(session: Session, role: str) -> ContextCompactor:
     if role not in session.compactors:
-        raise HTTPException(404, f"this role has no compactor here; there are {', '.join(session.compactors)}")
+        raise HTTPException(409, f"this role has no compactor here; there are {', '.join(session.compactors)}")
     return session.compactors[role]
 
 

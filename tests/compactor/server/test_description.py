@@ -92,4 +92,6 @@ def test_the_description_names_the_token_and_what_is_refused_before_a_route() ->
             expected = {"403", "421"} if is_public else {"400", "401", "403", "421", "429"}
             assert operation["responses"].keys() >= expected | ({"408", "413"} if method != "get" else set()), path
             assert ("410" in operation["responses"]) == path.startswith("/api"), path
+            wrong = operation["responses"].get("422", {"content": {"application/problem+json": {}}})
+            assert "application/problem+json" in wrong["content"], path
     assert "401" not in open_["paths"]["/api/sessions"]["get"]["responses"]

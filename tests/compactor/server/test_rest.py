@@ -87,7 +87,7 @@ def test_a_summary_comes_and_goes(client: TestClient) -> None:
     assert client.get("/api/sessions/s").json()["roles"]["assistant"]["covered_rounds"] == 9
     assert client.post("/api/sessions/s/revert", json={"generation": 7}).json()["code"] == "StaleCompaction"
     assert client.post("/api/sessions/s/revert", json={}).json() == {"compaction": None}
-    assert client.post("/api/sessions/s/compact", json={"role": "nobody"}).status_code == 404
+    assert client.post("/api/sessions/s/compact", json={"role": "nobody"}).status_code == 409
 
 
 def test_pins_and_redactions(client: TestClient) -> None:
@@ -99,7 +99,8 @@ def test_pins_and_redactions(client: TestClient) -> None:
     assert client.post("/api/sessions/s/redact", json={"reference": "r1.p1"}).status_code == 204
     assert "invoices" not in client.get("/api/sessions/s/references/r1.p1").text
     missing = client.post("/api/sessions/s/pins", json={"reference": "r9.p9"})
-    assert (missing.status_code, missing.json()["code"]) == (404, "UnknownReference")
+    assert (missing.status_code, missing.json()["code"]) == (409, "UnknownReference")
+    assert client.get("/api/sessions/s/references/r9.p9").status_code == 404  # here the path leads nowhere
 
 
 def test_what_was_left_out_is_found_again(client: TestClient) -> None:
@@ -176,6 +177,29 @@ WRONG_BODIES = [
     "",
     '{"messages": [{"role": "secret words", "content": 5}]}',
 ]
+
+
+@pytest.mark.parametrize("number", [True, "5", -1, 5.5])
+def test_a_number_is_a_number(client: TestClient, number: object) -> None:
+    """Neither true nor a text, which pydantic would take for one; 5.0 is a whole number in JSON."""
+    talk(client, "s", 1)
+    routes = {"usage": "input_tokens", "compose": "budget", "revert": "generation"}
+    for route, field in routes.items():
+        assert client.post(f"/api/sessions/s/{route}", json={field: number}).status_code == 422, route
+    assert client.post("/api/sessions/s/usage", json={"input_tokens": 5.0}).status_code == 204
+    assert client.post("/grep", json={"pattern": "x", "limit": number}).status_code == 422
+
+
+def test_a_wrong_method_is_told_all_right_ones(client: TestClient) -> None:
+    """Also where several routes share a path, and the router knows those of one."""
+    for path, allowed in (("", "GET, POST"), ("/team%2F7", "DELETE, GET"), ("/s/messages", "POST, PUT")):
+        answer = client.request("PATCH", f"/api/sessions{path}")
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
+def test_a_cursor_of_another_order_leads_nowhere(client: TestClient) -> None:
+    for cursor in ({"after": "x", "order": "activity"}, {"after": "\x07"}):
+        assert client.get("/api/sessions", params=cursor).status_code == 404
 
 
 def test_a_wrong_body_is_refused_without_its_words(client: TestClient) -> None:

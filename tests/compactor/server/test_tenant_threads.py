@@ -49,7 +49,7 @@ def test_compactions_of_one_tenant_leave_threads_for_another(tmp_path: Path, mon
         client.post("/api/sessions/none/messages", json={"messages": TURN[:1]}, headers=BOB)
         first = pool.submit(client.post, "/api/sessions/s/compact", json={"timeout": 20}, headers=ALICE)
         assert asked.wait(10)
-        late = client.post("/api/sessions/s/compact", json={"timeout": 0.1}, headers=ALICE)
+        late = client.post("/api/sessions/s/compact", json={"timeout": 1}, headers=ALICE)
         assert (late.status_code, late.headers["retry-after"]) == (503, "5")
         other = client.post("/api/sessions/none/compact", json={"timeout": 5}, headers=BOB)
         assert (other.status_code, other.json()) == (200, {"compaction": None})
