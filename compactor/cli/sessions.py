@@ -67,7 +67,7 @@ def require_session(store: Store, session: str) -> None:
 
 
 def _make_unknown_error(store: Store, session: str) -> CommandError:
-    known = "others; `compactor sessions` lists them" if store.sessions() else "none at all"
+    known = "others; `compactor sessions` lists them" if store.list_sessions(limit=1) else "none at all"
     return CommandError(f"there is no session '{make_one_line(session, 80)}' in this store, which has {known}")
 
 
