@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -40,6 +41,12 @@ _REDIS = {
     "priority_steps": [*range(MAX_PRIORITY + 1)],
     "queue_order_strategy": "priority",
 }
+#: Moves one message from those under way into the queue, unless another worker was faster.
+_GIVE_BACK = """if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or ARGV[2] + 1) <= tonumber(ARGV[2]) then
+    redis.call('ZREM', KEYS[1], ARGV[1])
+    redis.call('HDEL', KEYS[2], ARGV[1])
+    redis.call('RPUSH', KEYS[3], ARGV[3])
+end"""
 _SWEEPS = DaemonExecutor(1, "compactor-sweeps")
 _LOG = logging.getLogger(__name__)
 
@@ -153,7 +160,8 @@ class Upkeep(StartStopStep):  # type: ignore[misc]
         for timer in self._timers:
             timer.cancel()
 
-    def beat(self, channel: Any) -> None:
+    @staticmethod
+    def beat(channel: Any) -> None:
         """Show that this worker lives, and put the jobs of those that do not at the head of the queue."""
         jobs, index = channel.unacked_key, channel.unacked_index_key
         with channel.conn_or_acquire() as redis:
@@ -161,12 +169,11 @@ class Upkeep(StartStopStep):  # type: ignore[misc]
             if own := dict.fromkeys(channel.qos._delivered, now):
                 redis.zadd(index, own, xx=True)
             for tag in redis.zrangebyscore(index, 0, now - STALLED):
-                with redis.pipeline() as changes:
-                    if (job := redis.hget(jobs, tag)) is not None:
-                        message, *_ = json.loads(job)
-                        message["properties"]["priority"] = 0  # the highest
-                        changes.rpush(QUEUE, json.dumps(message))
-                    changes.hdel(jobs, tag).zrem(index, tag).execute()
+                if (job := redis.hget(jobs, tag)) is not None:
+                    message, *_ = json.loads(job)
+                    # Another tag: its worker may live after all, and acknowledge the old one.
+                    message["properties"] |= {"priority": 0, "delivery_tag": str(uuid.uuid4())}
+                    redis.eval(_GIVE_BACK, 3, index, jobs, QUEUE, tag, now - STALLED, json.dumps(message))
 
 
 def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -> None:

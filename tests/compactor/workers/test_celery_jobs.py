@@ -18,7 +18,7 @@ from celery.contrib.testing.worker import start_worker
 from celery.exceptions import Retry
 
 from compactor.workers import Dispatcher, Outcome
-from compactor.workers.celery import HEARTBEAT, STALLED, CeleryDispatcher, make_app
+from compactor.workers.celery import HEARTBEAT, STALLED, CeleryDispatcher, Upkeep, make_app
 from compactor.workers.contract import DispatcherContract, RecordingWorker
 from memory import StoreUnreachable
 from memory.stores import join_name
@@ -137,6 +137,26 @@ def test_a_killed_workers_jobs_are_run_by_another_ahead_of_all(redis_url: str) -
     names = [name for name, _, _ in worker.calls]
     assert "killed" in names
     assert "living" not in names
+
+
+def test_a_killed_workers_job_is_given_back_once(redis_url: str) -> None:
+    """Though several look for it at once, and its worker lives after all and acknowledges it."""
+    app = make_app(redis_url)
+    CeleryDispatcher(redis_url).due("s", "a")
+    take_and_die(app, 5.0)
+    channels = [app.connection_for_read().channel() for _ in range(2)]
+    client = channels[0].client
+    (tag,) = client.hkeys(channels[0].unacked_key)
+    found = client.hget(channels[0].unacked_key, tag)
+    for channel in channels:
+        Upkeep.beat(channel)
+    assert client.llen("compactor") == 1
+    client.hset(channels[0].unacked_key, tag, found)
+    message = app.amqp.queues["compactor"](channels[0]).get()
+    channels[1].qos.ack(tag)
+    assert client.hlen(channels[0].unacked_key) == 1, "the next worker's stays"
+    message.ack()
+    assert client.hlen(channels[0].unacked_key) == 0
 
 
 def test_a_worker_keeps_the_job_that_it_runs_for_however_long(redis_url: str) -> None:
