@@ -104,7 +104,9 @@ class PaidSummarizer:
         tag = _tag_of(request.rounds[0].user_query) or "-"
         os.write(self._file, f"{self._writer} {compute_digest(request)} {word} {time.monotonic()} {tag}\n".encode())
         time.sleep(self._seconds)
-        return f"They spoke of parcels and tariffs, at length; this was noted down under {word}."
+        before = request.previous.summary.partition(", in ")[2].partition(";")[0] if request.previous else ""
+        tags = ", ".join([before] * bool(before) + [_tag_of(one.user_query) for one in request.rounds])
+        return f"They spoke of parcels and tariffs, at length, in {tags}; this was noted down under {word}."
 
 
 def calls_in(path: Path) -> list[Call]:
