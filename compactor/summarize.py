@@ -230,8 +230,9 @@ class Work:
         put back below it, within *reserve* tokens. *becomes* makes the compaction of a summary that can be published as
         it is: it is kept until then. *parse* reads an answer in another form. *generation* is that of the compaction
         it goes on from. *major*: the summary is written in full although changes would have done. *added_to* is the
-        compaction that the answer is added to, if *request* has none. A refused answer is asked for again at once, with
-        the reason; changes are asked for once, because another form serves better then.
+        compaction that the answer is added to, if *request* has none, or only the notes that the answer replaces. A
+        refused answer is asked for again at once, with the reason; changes are asked for once, because another form
+        serves better then.
 
         Raises the summarizer's errors, ``SummaryRejected``, ``LeasedElsewhere`` and ``LimitReached``.
         """
@@ -239,7 +240,7 @@ class Work:
         from .acceptance.prohibitions import collect_prohibitions, find_lost
 
         began, sent, shown = self.monotonic(), self.sent_tokens, request.previous
-        previous = added_to if shown is None else shown
+        previous = shown if added_to is None else added_to
         tokens_before = source.previous_tokens + source.tokens + source.wrapper_tokens
         span: dict[str, Any] = {
             "role": request.role,
@@ -293,7 +294,7 @@ class Work:
             due_at, self.summarizer_stats.due_at = self.summarizer_stats.due_at, None
             waited = self.monotonic() - due_at if due_at is not None else 0.0
             self.emit(Started(**span, tokens_before=tokens_before, waited=waited))
-            is_addition = shown is None and previous is not None
+            is_addition = False if shown is previous else True if shown is None else None
             accepted = self._ask_until_accepted(request, source, accept, span, is_addition=is_addition)
         summary = accepted.summary
         self.origin, self.major = Origin(digest, tuple(CHECKS), self.strategy), major or self.major
@@ -325,7 +326,7 @@ class Work:
         check: Callable[[object], CheckedSummary],
         span: Mapping[str, Any],
         *,
-        is_addition: bool,
+        is_addition: bool | None,
     ) -> CheckedSummary:
         """Return what *check* makes of the first answer that passes, with the usage of all attempts."""
         once = self.deterministic or request.kind == "changes"

@@ -7,8 +7,9 @@ from typing import Literal, NamedTuple
 from ..summarizers.base import Style, SummarizerStats
 from .prices import Prices
 
-#: Form of the next notes: changes to the present ones; additional notes on the new rounds alone; or all notes anew.
-Form = Literal["changes", "addition", "full"]
+#: Form of the next notes: changes to the present ones; additional notes on the new rounds alone; the newest notes anew,
+#: behind the others; or all notes anew.
+Form = Literal["changes", "addition", "newest", "full"]
 
 #: Assumed length of changes until some are known, as a share of all notes.
 FIRST_CHANGES = 0.25

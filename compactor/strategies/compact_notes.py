@@ -4,11 +4,13 @@ A *minor* compaction asks for edits of the notes, or for notes on the new rounds
 others. Notes that it does not name stay byte for byte, and the answer is short: output tokens are the slowest and most
 expensive. A *major* compaction asks for all notes again, from the notes and the new rounds. It is made if the notes are
 too long, or if shorter notes save more than writing them costs: ``choose_form`` weighs that by what the model has
-answered so far. Each time, what the notes say passes through the model once more; so that happens rarely.
+answered so far. Each time, what the notes say passes through the model once more; so that happens rarely. Where it has
+happened too often, only the newest notes are written again, with the new rounds, and the older ones stay.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +22,19 @@ from prompts import ABOVE, load_contract
 
 from ..acceptance.checks import MAX_OVER_TARGET
 from ..cost.prices import Prices
-from ..cost.rewriting import MAX_PASSES, PASSES, Form, choose_form, choose_length
+from ..cost.rewriting import MAX_PASSES, PASSES, WRITTEN_SHARE, Form, choose_form, choose_length
 from ..errors import SummaryRejected
-from ..notes import Span, append_notes, find_headings, find_span, normalize_text, read_notes, render_notes, sort_notes
+from ..notes import (
+    INSTRUCTIONS,
+    Span,
+    append_notes,
+    find_headings,
+    find_span,
+    normalize_text,
+    read_notes,
+    render_notes,
+    sort_notes,
+)
 from ..prompt.groups import Message
 from ..summarize import TOO_LONG
 from ..summarizers.base import Style, Summary
@@ -62,7 +74,7 @@ def compact_notes_in_view(view: View) -> Iterator[CompactedMessage]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NotesQuestion(SummaryQuestion):
-    """Asks for edits of the previous notes, for more notes, or for all of them."""
+    """Asks for edits of the previous notes, for more notes, for the newest of them, or for all."""
 
     @cached_property
     def order(self) -> tuple[str, ...]:
@@ -77,8 +89,11 @@ class NotesQuestion(SummaryQuestion):
             return room
         return min(room, self._count_free_tokens(view, render_notes(self._read_notes(previous)), edits=True))
 
-    def _has_room(self, view: View, previous: CompactedMessage | None) -> bool:
-        """Return whether the notes of *previous*, if there are any, may grow."""
+    def _has_room(self, view: View, previous: CompactedMessage | None, *, may_exceed: bool = True) -> bool:
+        """Return whether the notes of *previous*, if there are any, may grow.
+
+        If *may_exceed*, they may exceed their target where another summary would lose too much.
+        """
         notes = self._read_notes(previous)
         if previous is None or not notes:
             return False
@@ -86,16 +101,24 @@ class NotesQuestion(SummaryQuestion):
         most: float = config.target_tokens or int(UNASKED_SHARE * config.summarizer_input_tokens)
         if isinstance(written, int):
             most = max(most, GROWTH * written)
-        if previous.extra.get(PASSES, 1.0) + 1 > MAX_PASSES:
+        if may_exceed and previous.extra.get(PASSES, 1.0) + 1 > MAX_PASSES:
             most = max(most, MAX_GROWTH * (config.target_tokens or 0))
         return view.token_cache.count(text) <= most and self._count_free_tokens(view, text, edits=True) >= MIN_ROOM
 
     def _choose_form(self, view: View, batch: Batch, style: Style) -> Form:
         """Return how the next notes are written if the model is asked in that *style*."""
         previous, refused = batch.request.previous, batch.refused
-        if previous is None or self.work.deterministic or not self._has_room(view, previous):
+        if previous is None or self.work.deterministic:
             return "full"
-        if "addition" in refused or not TOO_LONG.isdisjoint(refused):
+        if not {"addition", "newest"}.isdisjoint(refused) or not TOO_LONG.isdisjoint(refused):
+            return "full"
+        may_pass = _count_passes(batch, 1.0) <= MAX_PASSES
+        if style == "separate" and not may_pass and not self._has_room(view, previous, may_exceed=False):
+            stay, newest = self._split_notes(batch)
+            most = MAX_GROWTH * (self.target_tokens or math.inf)
+            if stay and newest and view.token_cache.count(render_notes(stay)) <= most:
+                return "newest"
+        if not self._has_room(view, previous):
             return "full"
         prices = self.work.prices if isinstance(self.work.prices, Prices) else Prices()
         stats = self.work.summarizer_stats
@@ -116,7 +139,7 @@ class NotesQuestion(SummaryQuestion):
             form = "changes"  # the addition would be refused
         if previous.extra.get(WRITTEN_AGO, 0) + 1 < choice.period:
             return form
-        if _count_passes(batch, "full") <= MAX_PASSES:
+        if may_pass:
             return "full"
         return form if form != "full" else "addition"
 
@@ -132,16 +155,26 @@ class NotesQuestion(SummaryQuestion):
         if edits:
             said, parse = render_notes(notes), partial(_apply_answer, notes, self.order, span)
             request = copy_with(request, kind="changes", notes=notes, schema=SCHEMA)
+        elif form == "newest" and previous is not None:
+            kept_notes, newest = self._split_notes(batch)
+            said, span = render_notes(newest), (min(note.first_round for note in newest), span[1])
+            parse = partial(_add_answer, kept_notes, self.order, span, newest)
+            request = copy_with(request, previous=copy_with(previous, summary=said, notes=newest))
+            source = copy_with(source, previous="\n".join(note.text for note in newest))
         elif form == "addition":
-            said, parse = None, partial(_add_answer, notes, self.order, span)
+            said, parse = None, partial(_add_answer, notes, self.order, span, ())
             request = copy_with(request, previous=None)
         else:
             span = (1, span[1]) if previous is not None else span
             parse = partial(parse_notes, notes, self.order, span, refuses_edits=bool(notes))
             # The numbers of the notes are not among what a new text has to keep.
             source = copy_with(source, previous="\n".join(note.text for note in notes))
+        again = _compute_share(previous, span[0]) if form == "newest" else float(form == "full")
         target, continued = self._compute_target(request.target_tokens, form), None
-        if continue_prompt is not None and may_continue and form != "addition":
+        if form == "newest" and request.target_tokens is not None:
+            replaced = min(view.token_cache.count(said or ""), request.target_tokens)
+            target = max(choose_length("addition", request.target_tokens) or 0, int(WRITTEN_SHARE * replaced))
+        if continue_prompt is not None and may_continue and form not in ("addition", "newest"):
             if previous is None or previous.summary == said:
                 instruct = self.prompt.instruct
                 asked = instruct(previous=previous is not None, role=view.role, target_tokens=target, plan=work.plan)
@@ -155,8 +188,8 @@ class NotesQuestion(SummaryQuestion):
         source = copy_with(source, text=step.text, sent=step.tokens, notes=edited)
 
         def becomes(summary: Summary) -> CompactedMessage:
-            extra: dict[str, Any] = {PASSES: round(_count_passes(batch, form), 3)}
-            if previous is None or form == "full":
+            extra: dict[str, Any] = {PASSES: round(_count_passes(batch, again), 3)}
+            if previous is None or form in ("newest", "full"):
                 extra[WRITTEN_TOKENS] = view.token_cache.count(summary.text)
             else:
                 extra |= {key: value for key, value in previous.extra.items() if key == WRITTEN_TOKENS}
@@ -168,6 +201,18 @@ class NotesQuestion(SummaryQuestion):
         asks = partial(work.summarize, request, source, batch.prohibitions, kept, parse)
         send = partial(asks, generation=view.generation, major=major, added_to=previous)
         return form, send, becomes
+
+    def _split_notes(self, batch: Batch) -> tuple[tuple[Note, ...], tuple[Note, ...]]:
+        """Return the notes that stay, and those to be written anew: the newest, as many as ``MAX_PASSES`` allows.
+
+        The user's instructions stay: they are in his words.
+        """
+        previous = batch.request.previous
+        stay, newest = list[Note](), list[Note]()
+        for note in self._read_notes(previous):
+            may_pass = _count_passes(batch, _compute_share(previous, note.first_round)) <= MAX_PASSES
+            (newest if may_pass and note.section != INSTRUCTIONS else stay).append(note)
+        return tuple(stay), tuple(newest)
 
     def _read_notes(self, previous: CompactedMessage | None) -> tuple[Note, ...]:
         """Return the notes of *previous* in prompt order, so that the model sees the same numbers."""
@@ -196,14 +241,21 @@ class NotesQuestion(SummaryQuestion):
         return self.work.config.summarizer_input_tokens - count_prompt(empty, view.token_cache.count)
 
 
-def _count_passes(batch: Batch, form: Form) -> float:
-    """Return how many summaries a round will have passed through on average, if notes are written in that *form*."""
+def _count_passes(batch: Batch, again: float) -> float:
+    """Return how many summaries a round will have passed through on average, if the share *again* of those covered
+    before passes through another one."""
     previous = batch.request.previous
     if previous is None:
         return 1.0
-    passes: float = previous.extra.get(PASSES, 1.0) + (form == "full")
+    passes: float = previous.extra.get(PASSES, 1.0) + again
     old = previous.end_index
     return (passes * old + max(batch.reached - old, 0)) / max(batch.reached, old)
+
+
+def _compute_share(previous: CompactedMessage | None, first: int) -> float:
+    """Return the share of the rounds that *previous* covers from number *first* on."""
+    last = previous.last_round if previous is not None else 0
+    return min(max(last - first + 1, 0) / max(last, 1), 1.0)
 
 
 def _render_contract(asked: str, *, edits: bool) -> list[Message]:
@@ -216,10 +268,12 @@ def _apply_answer(notes: Sequence[Note], order: Sequence[str], span: Span, answe
     return Summary(render_notes(notes), notes=notes)
 
 
-def _add_answer(notes: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
-    """Return the summary of *notes* with those in *answer* behind them."""
+def _add_answer(
+    notes: Sequence[Note], order: Sequence[str], span: Span, replaced: Sequence[Note], answer: str
+) -> Summary:
+    """Return the summary of *notes* with those in *answer*, which stand for the *replaced* ones, behind them."""
     known = {(note.section, note.text) for note in notes}
-    more = [note for note in parse_notes((), order, span, answer).notes if (note.section, note.text) not in known]
+    more = [note for note in parse_notes(replaced, order, span, answer).notes if (note.section, note.text) not in known]
     added = append_notes(notes, more, order)
     return Summary(render_notes(added), notes=added)
 

@@ -213,11 +213,12 @@ class SummarizerStats:
         *,
         continued: bool,
         refused: str = "",
-        is_addition: bool = False,
+        is_addition: bool | None = False,
     ) -> None:
         """Record an *answer* to a request of that *kind*; its text has *tokens* tokens.
 
-        *refused* is the check that refused it. *is_addition*: the request was for notes on the new rounds alone.
+        *refused* is the check that refused it. *is_addition*: the request was for notes on the new rounds alone;
+        None: on some older ones as well, so its length predicts no other.
         """
         usage = answer.usage or {}
         continued &= answer.continued is not False
@@ -238,7 +239,7 @@ class SummarizerStats:
             self.edits = _update_mean(self.edits, length)
         elif kind == "rounds" and is_addition:
             self.addition = _update_mean(self.addition, length)
-        elif kind == "rounds":
+        elif kind == "rounds" and is_addition is False:
             self.full = _update_mean(self.full, length)
 
 

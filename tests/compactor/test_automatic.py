@@ -222,7 +222,7 @@ def test_to_try_the_cache_again_does_not_change_what_is_asked_for() -> None:
     client = Wordy(hit=0.0)
     session = Session(client)
     while len(client.continued) < 16 and len(session.prompts) < 600:
-        session.turn()
+        session.turn(every=3)
     later = [*zip(client.continued, client.changes, strict=True)][1:]
     assert any(changes for _, changes in later), "they are longer than notes on new rounds, and known to be"
     assert any(continued for continued, _ in later), "it is tried again"

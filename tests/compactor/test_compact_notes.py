@@ -505,6 +505,36 @@ def test_notes_that_were_written_anew_often_may_be_longer_before_the_next_time()
     assert max(count_tokens(one.summary) for one in made) > 180
 
 
+def test_where_older_notes_passed_through_many_summaries_only_the_newest_are_written_anew() -> None:
+    """Another summary of all would lose more. The older ones stay byte for byte, and are not sent."""
+
+    def keeping(request: SummaryRequest) -> str:
+        if request.kind == "changes":
+            return lengthy(request)
+        known = re.findall(r"item-\d+", request.previous.summary) if request.previous is not None else []
+        return f"## Done\n- Priced: {', '.join([*known, f'item-{request.end_index}'])}.\n- {'All is well. ' * 8}"
+
+    scene = Scene(config=CONFIG.copy_with(target_tokens=160), summarizer=ScriptedSummarizer(default=keeping)).add(80)
+    made = [scene_made(scene, place) for place in range(len(scene.published))]
+    assert of_kind(scene.compactor.events, Rejected) == []
+    assert all(one.extra["passes"] <= 3 for one in made)
+    asked = zip(scene.summarizer.requests[1:], made, made[1:], scene.published[1:], strict=False)
+    newest = 0
+    for request, before, after, event in asked:
+        if request.kind != "rounds" or request.previous is None or request.previous.summary == before.summary:
+            continue
+        newest += 1
+        assert not event.major
+        stay = before.notes[: -len(request.previous.notes)]
+        assert (*stay, *request.previous.notes) == before.notes
+        assert after.notes[: len(stay)] == stay
+        assert not any(note.text in text_of(request) for note in stay)
+        assert after.notes[-1].first_round == request.previous.notes[0].first_round > 1
+        assert count_tokens(after.summary) < count_tokens(before.summary)
+    assert newest
+    assert all(f"item-{number}" in scene.made.summary for number in range(4, scene.made.end_index + 1, 4))
+
+
 def test_a_note_that_a_rewriting_leaves_out_stays_until_the_next_one_leaves_it_out_too() -> None:
     """A name is said nowhere else, and no newer value takes its place. Two rewritings that agree are believed."""
 

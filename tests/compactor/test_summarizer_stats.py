@@ -108,6 +108,7 @@ def test_an_addition_is_no_measure_of_all_notes() -> None:
     """Notes on a few new rounds are short; all notes are not, and what they cost is weighed by their own length."""
     stats = noted(("rounds", None, 900, False, False))
     stats.note_answer("rounds", Summary("Noted."), 40, continued=False, is_addition=True)
+    stats.note_answer("rounds", Summary("Noted."), 400, continued=False, is_addition=None)  # of some notes
     assert (stats.full, stats.addition) == (900, 40)
     assert "notes on new rounds 40 tokens" in stats.describe()
 
