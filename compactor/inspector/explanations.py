@@ -65,7 +65,7 @@ def describe_event(name: str, facts: Mapping[str, Any]) -> str:  # noqa: PLR0912
             return f"A summary now replaces rounds {get('start')} to {get('end')}: {saved}."
         case "compaction.reduced":
             saved = f"{_number(get('tokens_before'))} to {_number(get('tokens_after'))} tokens"
-            return f"{get('strategy')} shortened posts ({get('kind')}): {saved}."
+            return f"{get('strategy')} {get('kind')} posts: {saved}."
         case "compaction.failed":
             error = str(get("error"))
             retry = f" Tries again in {get('retry_in'):.0f} s." if isinstance(get("retry_in"), int | float) else ""

@@ -283,7 +283,7 @@ def test_every_reason_to_do_nothing_has_words() -> None:
         ("compaction.prepared", {"start": 1, "end": 7}, "passed its checks"),
         ("compaction.rejected", {"attempt": 1, "attempts": 2, "check": "echo"}, "mostly copied"),
         ("compaction.published", {"start": 1, "end": 7, "tokens_before": 900, "tokens_after": 90}, "900 to 90"),
-        ("compaction.reduced", {"strategy": "drop", "kind": "dropped"}, "drop shortened posts"),
+        ("compaction.reduced", {"strategy": "drop", "kind": "dropped"}, "drop dropped posts"),
         ("compaction.discarded", {"reason": "rounds_changed"}, "rounds changed"),
         ("compaction.reverted", {"end": 0}, "Reverted: no summary"),
         ("compaction.stopped", {"reason": "session_purged"}, "session purged"),
