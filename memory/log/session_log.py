@@ -64,6 +64,8 @@ class Log:
     ``_announce`` is called for each new round once, with no lock held; ``Memory`` overrides it to call hooks.
     """
 
+    # A dict of more than 30 names shares its keys with no other instance's, and takes a KiB more.
+    __slots__ = ("__dict__", "__weakref__", "_clock", "_is_indexed", "_store", "session_id")
     # Ids of the rounds that the next round finishes: the newest that this Memory opened, or those that it took over.
     _own_rounds: tuple[str, ...]
     # The entries being appended, or of the append that failed last; and ids of entries whose append failed. Two
