@@ -38,7 +38,7 @@ from memory.values import ValueObject
 from prompts import TAGS
 
 from ..errors import SummaryRejected
-from ..summarizers.answers import is_reply, strip_tags
+from ..summarizers.answers import is_remark, is_reply, strip_tags
 from ..summarizers.base import RequestKind, Summary
 from ..summarizers.content import (
     UNSPACED_LETTERS,
@@ -161,7 +161,8 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
     is_extracted = given.extracted  # it quotes, so it greets nobody and invents nothing
     is_written = bool(new) and not is_extracted
 
-    if is_written and is_reply(new):
+    # A part, such as a note, may begin like a remark to the reader; a summary of nothing else is none.
+    if is_written and (is_remark(new) if kind == "rounds" else is_reply(new)):
         raise refusal("greeting", "the summarizer replied to the conversation; check its prompt")
     if is_written and (repeats(new, source.text) or is_copied(new, source.text)):
         raise refusal("echo", "the summary repeats the conversation")
@@ -170,6 +171,10 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
 
     if kind == "changes" and (source.sent or 0) >= MIN_NEWS and {note.text for note in summary.notes} == source.notes:
         raise refusal("hollow", "the answer changes nothing after a long piece of conversation")
+    # Lost prohibitions were put back at the end of the previous one.
+    is_same = is_written and kind == "rounds" and " ".join(source.previous.split()).startswith(" ".join(said.split()))
+    if is_same and (source.sent or 0) >= MIN_NEWS:
+        raise refusal("hollow", "the summary is the previous one again, after a long piece of conversation")
 
     tokens, before, added = count(summary.text), source.previous_tokens, source.tokens
     sizes = f"the summary has {tokens} tokens; the previous one has {before} and the new rounds {added}"

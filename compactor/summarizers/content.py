@@ -518,6 +518,7 @@ _ERROR = compile_later(
 )
 _FENCED = compile_later(r"\s{0,40}(?:```|~~~)\w{0,20}[ \t]*\n")
 _LETTERS = compile_later(r"\w+")
+_DIGITS = compile_later(r"\d{2,}")
 
 
 def says_nothing(said: Terms, sources: Sequence[Terms], known: int, *, is_part: bool = False) -> bool:
@@ -553,7 +554,8 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int, *, is_part: 
         return False
     if any(said.is_in_the_language_of(source) for source in sources if source.words):
         return True
-    return len(said.words) < 8 and not quotes
+    pairs = sum(UNSPACED.match(word) is not None for word in said.words)  # two letters, mostly one word in two
+    return len(said.words) - pairs // 2 < 8 and not quotes
 
 
 def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
@@ -591,6 +593,8 @@ def _quotes(said: Terms, source: Terms) -> bool:
     if said.numbers & source.numbers:
         return True
     read = source.text
+    if said.numbers and not set(_DIGITS.findall(said.text)).isdisjoint(set(_DIGITS.findall(read)) - {"000"}):
+        return True  # "312.40" is "312,40" in another language
     for run in UNSPACED.findall(said.text):
         if any(run[at : at + 4] in read for at in range(len(run) - 3)):
             return True

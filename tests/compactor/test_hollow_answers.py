@@ -71,6 +71,30 @@ def piece_of(request: SummaryRequest) -> str:
     return str(request.messages[-1]["content"])[:2_000]
 
 
+#: Names no number and no identifier, as most talk of people does.
+LETTER = [
+    {"role": role, "content": said}
+    for role, said in zip(
+        ("user", "assistant") * 6,
+        (
+            "My sister and I have not spoken since the funeral. I would like to write her a letter.",
+            "A letter is a gentle way to begin. What would you like her to know when she has read it?",
+            "That I was wrong about the piano. I sold it without asking her, and she had learned to play on it.",
+            "That is an honest beginning. Say so in the first lines, and tell her later why you were in such a hurry.",
+            "Her name is Rosalind, she paints and lives by the harbour. She hates flattery.",
+            "Then keep it plain. A small image from childhood says more than praise.",
+            "We used to hide under the piano with the cat while our father played Schumann, badly.",
+            "Lovely. She will recognise that sentence at once, and forgive you the rest.",
+            "I kept the stool and the metronome. The buyer of the piano moved abroad.",
+            "Offer her the stool. It is concrete, and it does not ask for anything.",
+            "How do I sign? She used to call me Button.",
+            "Then sign as Button. It says what the two of you never said.",
+        ),
+        strict=True,
+    )
+]
+
+
 def instructions_of(request: SummaryRequest) -> str:
     """Answer as a model that goes on with what it read last."""
     return str(request.messages[-1]["content"])[-600:]
@@ -115,6 +139,48 @@ def test_a_refusal_in_any_language_and_the_instructions_are_no_summary(said: Any
     compactor, _, _ = compactor_of(Memory.from_messages(talk), ScriptedSummarizer(default=said))
     assert compactor.get_compaction() is None
     assert checks_of(compactor)[0] in ("hollow", "greeting")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *ABROAD[:13],
+        "要約が完了しました。",
+        "This summary captures the key points, decisions and next steps from the dialogue above, preserving all names.",
+        "The user asked several questions and the assistant answered them helpfully. They agreed on the next steps.",
+    ],
+)
+def test_what_names_nothing_is_no_summary_of_a_talk_without_numbers(said: str) -> None:
+    compactor, _, _ = compactor_of(Memory.from_messages(LETTER), ScriptedSummarizer(default=said))
+    assert compactor.get_compaction() is None
+    assert checks_of(compactor)[0] in ("hollow", "greeting")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "The user writes to a sister about a piano that was sold, and offers the stool.",
+        "Der Nutzer schreibt seiner Schwester Rosalind, dass er das Klavier verkauft hat; er behielt den Hocker.",
+        "ユーザーは妹のロザリンドに、ピアノを売ったことを謝る手紙を書いている。椅子は返すつもりだ。",
+    ],
+)
+def test_a_short_summary_of_such_a_talk_is_shown_in_any_language(said: str) -> None:
+    compactor, _, _ = compactor_of(Memory.from_messages(LETTER), ScriptedSummarizer(default=said))
+    assert checks_of(compactor) == []
+    assert compactor.get_compaction() is not None
+
+
+def test_the_same_summary_again_is_refused_after_a_long_piece_of_conversation() -> None:
+    """Whether it names anything or not."""
+    memory = Memory.from_messages(LETTER)
+    compactor, executor, _ = compactor_of(memory, ScriptedSummarizer(default="A letter to Rosalind, about the piano."))
+    good = compactor.get_compaction()
+    assert good is not None
+    for message in LETTER * 8:
+        memory.append(message)
+    executor.run_all()
+    assert compactor.get_compaction() == good
+    assert set(checks_of(compactor)) == {"hollow"}
 
 
 def test_the_same_summary_again_says_nothing_of_new_numbers() -> None:
