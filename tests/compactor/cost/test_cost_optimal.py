@@ -490,7 +490,9 @@ def compactor_of(memory: Memory, summarizer: object, **more: Any) -> ContextComp
 def test_every_decision_is_told_with_its_numbers() -> None:
     """Beside what triggers tell anyway; with the role, and the generation that it was based on."""
     memory = Memory("s")
-    with compactor_of(memory, ScriptedSummarizer(default=words(300).replace("word", "term"))) as compactor:
+    said = words(300).replace("word", "term")
+    summarizer = ScriptedSummarizer(default=lambda request: f"Up to {request.end_index}: {said}")
+    with compactor_of(memory, summarizer) as compactor:
         for _ in range(60):
             chat(1, memory=memory)
             assert compactor.wait_idle(10)
