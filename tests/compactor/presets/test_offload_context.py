@@ -772,7 +772,7 @@ def test_auto_goes_on_where_compaction_is_not_enough(size: int, limit: int, opti
 
 def test_auto_compresses_the_compacted_messages_not_the_originals(tmp_path: Path) -> None:
     """No summarizer reads a payload that was just moved to a file; the file's name goes into the archive."""
-    summarizer = ScriptedSummarizer(["Items were looked up."])
+    summarizer = ScriptedSummarizer(["Items 0 to 18 were looked up."])
     messages = agent_at_work(20, size=2_500)
     made = offload_context(messages, max_total_tokens=2_900, store_dir=tmp_path, summarizer=summarizer)
     assert len(snapshots(made.messages)) == 1
