@@ -38,7 +38,7 @@ from memory.values import ValueObject
 from prompts import TAGS
 
 from ..errors import SummaryRejected
-from ..summarizers.answers import is_remark, is_reply, strip_tags
+from ..summarizers.answers import is_reply, strip_tags
 from ..summarizers.base import RequestKind, Summary
 from ..summarizers.content import (
     UNSPACED_LETTERS,
@@ -161,8 +161,7 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
     is_extracted = given.extracted  # it quotes, so it greets nobody and invents nothing
     is_written = bool(new) and not is_extracted
 
-    # A part, such as a note, may begin like a remark to the reader; a summary of nothing else is none.
-    if is_written and (is_remark(new) if kind == "rounds" else is_reply(new)):
+    if is_written and is_reply(new):
         raise refusal("greeting", "the summarizer replied to the conversation; check its prompt")
     if is_written and (repeats(new, source.text) or is_copied(new, source.text)):
         raise refusal("echo", "the summary repeats the conversation")
