@@ -110,7 +110,8 @@ class PaidSummarizer:
 
 
 def calls_in(path: Path) -> list[Call]:
-    lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
+    text = path.read_text(encoding="ascii") if path.exists() else ""
+    lines = text.splitlines()[: text.count("\n")]  # the last one may be half written
     return [Call(writer, digest, word, float(began), tag) for writer, digest, word, began, tag in map(str.split, lines)]
 
 
