@@ -302,7 +302,7 @@ class _Aligner:
                 return behind, UNIQUE
             tried = (self._follow([Anchor(index, place)]) for place in self._list_places(index, log_end + 1))
             best = max(tried, key=_rate, default=None)
-            if best is None or self._has_moved(log_end, best.anchors[0].log_index):
+            if best is None or self._has_moved(log_end, best):
                 continue  # the host still has a message that would be in the hole
             evidence = self._count_evidence(best, 0 if is_summary else self.repeated)
             if is_summary:
@@ -315,14 +315,23 @@ class _Aligner:
                 return best, evidence - (UNIQUE if is_short else MADE_ANEW if self.has_objects else ENOUGH)
         return None
 
-    def _has_moved(self, first: int, end: int) -> bool:
-        """Return whether the host has messages of the log from index *first* to before *end* elsewhere in its list: one
-        of its objects, or all of these messages that its last list had, as often as it had them."""
+    def _has_moved(self, first: int, behind: Alignment) -> bool:
+        """Return whether the host has messages of the log from index *first* to before *behind* elsewhere in its list:
+        one of its objects, or all of these messages that its last list had, as often as it had them.
+
+        Words that repeat are no evidence alone, nor is one message that is new at the list's end: a host that drops its
+        oldest message may say the same again.
+        """
+        end = behind.anchors[0].log_index
         if bisect_left(self._moved_places, first) < bisect_left(self._moved_places, end):
             return True
-        hole = {get_print(self.log_prints, at) for at in range(first, end) if self.log.kinds[at] == USUAL}
-        hole &= self._last_said.keys()
-        return bool(hole) and all(self._said[one] >= self._last_said[one] for one in hole)
+        begin = max([first, *(one.log_index for one in self.last.anchors[:1])])
+        places = [at for at in range(begin, end) if self.log.kinds[at] != OPTIONAL]
+        hole = {get_print(self.log_prints, at) for at in places if self.log.kinds[at] == USUAL} & self._last_said.keys()
+        if len(places) == 1 and not behind.is_diverged:
+            return False
+        is_known = any(self._occurrences[one] == 1 for one in hole)
+        return is_known and all(self._said[one] >= self._last_said[one] for one in hole)
 
     def _list_places(self, index: int, first: int) -> Iterator[int]:
         """Yield the log's indexes from *first* on that match the host's message at *index*, the newest first."""

@@ -827,10 +827,19 @@ def test_a_message_that_moved_beside_a_dropped_or_an_erased_one_is_not_taken_for
         history = [*history[:1], *history[3:], *history[1:3]]
     else:
         memory.sync(history[1:])
-        history = [*history[2:], history[1]]
+        history = [*history[2:4], history[1], *history[4:]]
     memory.sync(copy.deepcopy(history))
     assert memory.messages()[-len(history) :] == history
     assert [one["content"] for one in memory.messages()].count("b") == 1
+
+
+@pytest.mark.parametrize("words", ["abcdefagh", "abcdefghijelm"])
+def test_a_host_that_keeps_its_newest_messages_may_say_again_what_it_drops(words: str) -> None:
+    """Each call drops one message and adds one: the same words are new, not moved, and nothing is undone."""
+    memory, history = Memory(), talk(*words)
+    for end in range(1, len(history) + 1):
+        memory.sync(copy.deepcopy(history[max(0, end - 6) : end]))
+        assert memory.messages() == history[:end]
 
 
 @pytest.mark.parametrize("made_anew", [False, True])
