@@ -541,7 +541,10 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int, *, is_part: 
     shared = own & words.union(*(source.numbers for source in sources))
     told = 2 * known + len(shared)
     rich = len(words) >= 30  # then one common word is too little
-    quotes = bool(known) or any(_quotes(said, source) for source in sources)
+    pairs = sum(UNSPACED.match(word) is not None for word in said.words)  # two letters, mostly one word in two
+    has_few_words = len(said.words) - pairs // 2 < 8
+    is_searched = has_few_words or must_quote  # for many words, that takes the product of both lengths
+    quotes = bool(known) or (is_searched and any(_quotes(said, source) for source in sources))
     if rich and not quotes and _is_a_handful(said.text):
         return True
     if must_quote and not (quotes and said.words):
@@ -554,8 +557,7 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int, *, is_part: 
         return False
     if any(said.is_in_the_language_of(source) for source in sources if source.words):
         return True
-    pairs = sum(UNSPACED.match(word) is not None for word in said.words)  # two letters, mostly one word in two
-    return len(said.words) - pairs // 2 < 8 and not quotes
+    return has_few_words and not quotes
 
 
 def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
@@ -599,11 +601,11 @@ def _quotes(said: Terms, source: Terms) -> bool:
         if any(run[at : at + 4] in read for at in range(len(run) - 3)):
             return True
     words = _LETTERS.findall(said.text)
-    rows = (words[at : at + 3] for at in range(len(words) - 2))
+    rows = dict.fromkeys(zip(words, words[1:], words[2:], strict=False))
     if any(any(map(is_telling, row)) and " ".join(row) in read for row in rows):
         return True
     # A word that the source capitalises in the middle of a sentence is a name.
-    names = (word for word in words if word[0].isupper() and is_telling(word))
+    names = (word for word in dict.fromkeys(words) if word[0].isupper() and is_telling(word))
     return any(re.search(rf"[\w,;] {re.escape(name)}\b", read) for name in names)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from itertools import cycle, islice, product
 from types import SimpleNamespace
 
 import pytest
@@ -145,6 +146,16 @@ def test_hostile_text_is_read_in_linear_time(function: str, yardstick: float) ->
     assert {name: one for name, one in took.items() if one > MARGIN * yardstick * SHORT} == {}
     for name in sorted(HOSTILE, key=lambda name: -took[name])[:SLOWEST]:
         assert seconds(function, hostile(name, LONG)) < MARGIN * yardstick * LONG, name
+
+
+@pytest.mark.parametrize("letters", ["klmnopqrst", "k"], ids=["many names", "one name"])
+def test_a_long_answer_is_compared_with_a_long_source_in_linear_time(letters: str, yardstick: float) -> None:
+    """Though it names much, and nothing of the source."""
+    answer = " ".join("".join(one).capitalize() for one in islice(cycle(product(letters, repeat=5)), SHORT // 6))
+    source = " ".join(map("".join, islice(cycle(product("abcdefghij", repeat=5)), LONG // 6)))
+    began = time.thread_time()
+    says_nothing(Terms(answer), (Terms(source),), 0)
+    assert time.thread_time() - began < MARGIN * yardstick * (SHORT + LONG)
 
 
 def seconds(function: str, text: str) -> float:
