@@ -20,10 +20,10 @@ _CLAUSE = 40
 #: Maximum characters of a word; anything longer is data.
 MAX_WORD = 160
 
-# Months behind a day in German, Danish, Norwegian and Swedish: "8. Januar".
+# Months behind a day in German, Danish, Norwegian and Swedish: "8. Januar". "Des" and "sept" are French words, too.
 _MONTHS = (
-    r"(?i:jan(?:uari?)?|feb(?:ruari?)?|märz|mars|apr(?:il)?|ma[ij]|juni?|juli?|aug(?:ust)?|sept(?:ember)?|okt(?:ober)?"
-    r"|nov(?:ember)?|de[zcs](?:ember)?)\b"
+    r"(?i:jan(?:uari?)?|feb(?:ruari?)?|märz|mars|apr(?:il)?|ma[ij]|juni?|juli?|aug(?:ust)?|september|sept(?=\.)"
+    r"|okt(?:ober)?|nov(?:ember)?|de[zcs]ember|de[zc]|des(?=\.))\b"
 )
 LIST_MARK = compile_later(rf"^(?:[-*+•–]|\(?\d{{1,3}}[.)](?! {_MONTHS}))\s{{1,8}}(?=\S)")
 #: Maximum characters of a heading that has no Markdown marks.

@@ -50,6 +50,7 @@ def test_a_sentence_ends_where_the_plain_pattern_says(text: str) -> None:
         ("---\n***\n. . .", []),
         ("Die Mahnung ging am 8. Januar raus. Danke.", ["Die Mahnung ging am 8. Januar raus.", "Danke."]),
         ("31. Mai. Eller 17. desember.", ["31. Mai.", "Eller 17. desember."]),
+        ("Il en reste 20. Des tests.\n1. Sept fichiers", ["Il en reste 20.", "Des tests.", "Sept fichiers"]),
         ("The limit is 20. Use it.\n1. Junk mail", ["The limit is 20.", "Use it.", "Junk mail"]),
         ('see {"a": 1, "b": "x y"} there', ["see", "a: 1, b: x y", "there"]),
     ],
