@@ -82,6 +82,10 @@ REPLIES = (
     "Hallo! Wie kann ich Ihnen helfen?",
     "你好!有什么可以帮您的吗?",
     "こんにちは!何かお手伝いできることはありますか?",
+    "As a large language model, I have no opinion on flights.",
+    "No changes since the last summary.",
+    "很遗憾，我无法总结这段对话。",
+    "متأسفانه نمی‌توانم در این مورد کمک کنم.",
 )
 
 SUMMARIES = (
@@ -122,6 +126,10 @@ SUMMARIES = (
     "Noted: I have loaded data.csv with 120 rows",
     "Great, I will report order 77 refunded on 3 May",
     "Have a good backup before each migration: user's rule. Done: steps 1-4.",
+    "As a language model benchmark the user runs 3 suites; 2 fail.",
+    "No changes since the last update to deploy.yaml: the user wants 4 replicas.",
+    "遗憾的是用户的订单 4412 无法取消，已改为退款。",
+    "متأسفانه سفارش ۴۴۱۲ به دست کاربر نمی‌رسد؛ او بازپرداخت می‌خواهد.",
 )
 
 
