@@ -8,6 +8,7 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -149,6 +150,7 @@ class Upkeep(StartStopStep):  # type: ignore[misc]
     where nobody else does."""
 
     requires = (Tasks,)
+    _timers: Sequence[Any] = ()  # Celery also stops what has not started
 
     def start(self, consumer: Consumer) -> None:
         channel, every = consumer.task_consumer.channel, consumer.timer.call_repeatedly

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import brokers
 import pytest
@@ -16,6 +18,7 @@ pytest.importorskip("celery", reason="the extra `celery` is not installed")
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
 from celery.exceptions import Retry
+from celery.worker.consumer import Tasks
 
 from compactor.workers import Dispatcher, Outcome
 from compactor.workers.celery import HEARTBEAT, STALLED, CeleryDispatcher, Upkeep, make_app
@@ -205,6 +208,26 @@ def test_a_job_whose_store_was_away_goes_ahead_when_it_is_tried_again() -> None:
 def test_a_worker_prefetches_as_many_jobs_as_before_once_its_connection_broke() -> None:
     """With Celery's default, a worker that was running jobs when RabbitMQ was restarted took a few more, and then none."""
     assert make_app("amqp://localhost//").conf.worker_enable_prefetch_count_reduction is False
+
+
+def test_a_broker_that_goes_while_a_worker_starts_is_connected_to_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without an error about this library's own parts, which have not started yet."""
+    gone, start = [ConnectionError("gone")], Tasks.start
+
+    def start_or_fail(self: Tasks, consumer: Any) -> None:
+        if gone:
+            raise consumer.connection_errors[0](gone.pop())
+        start(self, consumer)
+
+    monkeypatch.setattr(Tasks, "start", start_or_fail)
+    monkeypatch.setattr(logging.getLogger("celery.bootsteps"), "handlers", [caplog.handler])
+    app = make_app("memory://", RecordingWorker())  # type: ignore[arg-type]
+    with start_worker(app, pool="threads", concurrency=1, perform_ping_check=False, shutdown_timeout=30.0):
+        pass
+    assert not gone
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
 
 
 def test_sweeps_run_beside_the_jobs(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
