@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Self
@@ -171,7 +171,7 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
 def shorten_log(record: logging.LogRecord) -> bool:
     """Say in one line, without a traceback, that the database of the jobs failed. A logger's filter."""
     error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, ConnectorException):
+    if type(error) is ConnectorException:  # what derives from it is an answer of the database
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         record.msg, record.args, record.exc_info = f"the database of the jobs failed: {reason}", (), None
     return True
@@ -191,9 +191,10 @@ async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds:
         "name": None,  # or it would log elsewhere
         **options,
     }
-    for name in ("procrastinate.worker", "procrastinate.utils", "asyncio"):
-        logging.getLogger(name).addFilter(shorten_log)
-    with ProcrastinateDispatcher(url, max_connections=concurrency + 1) as dispatcher:
+    with ExitStack() as filters, ProcrastinateDispatcher(url, max_connections=concurrency + 1) as dispatcher:
+        for logger in map(logging.getLogger, ("procrastinate.worker", "procrastinate.utils", "asyncio")):
+            logger.addFilter(shorten_log)
+            filters.callback(logger.removeFilter, shorten_log)
         await asyncio.to_thread(dispatcher.create_tables)
 
         async def run(queue: str, **more: Any) -> None:

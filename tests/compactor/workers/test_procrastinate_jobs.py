@@ -21,7 +21,7 @@ from scene import CONFIG, ROLE, SOON, Heard, add_round
 pytest.importorskip("procrastinate", reason="the extra `procrastinate` is not installed")
 
 import psycopg
-from procrastinate.exceptions import ConnectorException
+from procrastinate.exceptions import ConnectorException, NoResult
 from procrastinate.jobs import Job
 
 from compactor import Limit, Published, Settings, SharedLimits
@@ -198,15 +198,25 @@ def test_a_database_that_is_restarted_is_told_of_in_one_line(caplog: pytest.LogC
     logger = logging.getLogger("procrastinate.worker")
     logger.addFilter(shorten_log)
     try:
-        for error in (ConnectorException(), ValueError("another")):
+        for error in (ConnectorException(), ValueError("another"), NoResult()):
             error.__cause__ = OSError("the server is shutting down\nthat is all")
             logger.error("Side task %s failed", "listener", exc_info=error)
     finally:
         logger.removeFilter(shorten_log)
-    database, other = caplog.records
+    database, *others = caplog.records
     assert database.getMessage() == "the database of the jobs failed: the server is shutting down"
     assert database.exc_info is None
-    assert (other.getMessage(), bool(other.exc_info)) == ("Side task listener failed", True)
+    for other in others:
+        assert (other.getMessage(), bool(other.exc_info)) == ("Side task listener failed", True)
+
+
+def test_the_hosts_errors_are_logged_in_full_once_the_worker_has_ended(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asyncio.run(work(postgres_url, RecordingWorker(), wait=False, install_signal_handlers=False))  # type: ignore[arg-type]
+    caplog.clear()
+    logging.getLogger("asyncio").error("the host's task failed", exc_info=ConnectorException())
+    assert [(one.getMessage(), bool(one.exc_info)) for one in caplog.records] == [("the host's task failed", True)]
 
 
 def test_no_more_jobs_run_than_asked_for_and_they_hold_up_no_rescue(postgres_url: str) -> None:
