@@ -154,7 +154,9 @@ def test_a_job_of_a_dead_worker_is_taken_over(postgres_url: str, waits: bool) ->
             dispatcher.due("s", "a", datetime.now(UTC) + timedelta(hours=1))
         with working(postgres_url, worker):
             worker.wait_for(lambda calls: len(calls) == 1)
-            assert count_jobs(postgres_url) <= 1, "the one that runs, at most"
+            until = time.monotonic() + SOON
+            while count_jobs(postgres_url) > 1:  # the new job may run before the old one is deleted
+                assert time.monotonic() < until, "the one that runs, at most"
 
 
 def take_and_die(url: str, dispatcher: ProcrastinateDispatcher) -> None:
