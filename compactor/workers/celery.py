@@ -34,6 +34,9 @@ MAX_PRIORITY = 9
 MAX_DELAY = 60.0
 #: On Redis, seconds between two heartbeats of a worker, and seconds without one after which its jobs are another's.
 HEARTBEAT, STALLED = 1.0, 4.0
+#: Seconds after which a job that was given back is given back again unless a worker has it: a worker that is killed
+#: while it receives a job leaves no trace of it.
+LOST = 15.0
 SWEEP_SECONDS = 60.0
 _REDIS = {
     "unacked_key": f"{QUEUE}.unacked",  # its own: other apps on that server show no heartbeats
@@ -42,11 +45,14 @@ _REDIS = {
     "priority_steps": [*range(MAX_PRIORITY + 1)],
     "queue_order_strategy": "priority",
 }
-#: Moves one message from those under way into the queue, unless another worker was faster.
+#: Moves one message from those under way into the queue, unless another worker was faster. It stays listed under its
+#: new tag, as if under way, until it is acknowledged.
 _GIVE_BACK = """if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or ARGV[2] + 1) <= tonumber(ARGV[2]) then
     redis.call('ZREM', KEYS[1], ARGV[1])
     redis.call('HDEL', KEYS[2], ARGV[1])
     redis.call('RPUSH', KEYS[3], ARGV[3])
+    redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
+    redis.call('ZADD', KEYS[1], ARGV[6], ARGV[4])
 end"""
 _SWEEPS = DaemonExecutor(1, "compactor-sweeps")
 _LOG = logging.getLogger(__name__)
@@ -172,10 +178,12 @@ class Upkeep(StartStopStep):  # type: ignore[misc]
                 redis.zadd(index, own, xx=True)
             for tag in redis.zrangebyscore(index, 0, now - STALLED):
                 if (job := redis.hget(jobs, tag)) is not None:
-                    message, *_ = json.loads(job)
+                    message, *route = json.loads(job)
                     # Another tag: its worker may live after all, and acknowledge the old one.
-                    message["properties"] |= {"priority": 0, "delivery_tag": str(uuid.uuid4())}
-                    redis.eval(_GIVE_BACK, 3, index, jobs, QUEUE, tag, now - STALLED, json.dumps(message))
+                    new = str(uuid.uuid4())
+                    message["properties"] |= {"priority": 0, "delivery_tag": new}
+                    again = json.dumps(message), new, json.dumps([message, *route]), now + LOST - STALLED
+                    redis.eval(_GIVE_BACK, 3, index, jobs, QUEUE, tag, now - STALLED, *again)
 
 
 def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -> None:

@@ -21,7 +21,7 @@ from celery.exceptions import Retry
 from celery.worker.consumer import Tasks
 
 from compactor.workers import Dispatcher, Outcome
-from compactor.workers.celery import HEARTBEAT, STALLED, CeleryDispatcher, Upkeep, make_app
+from compactor.workers.celery import HEARTBEAT, LOST, STALLED, CeleryDispatcher, Upkeep, make_app
 from compactor.workers.contract import DispatcherContract, RecordingWorker
 from memory import StoreUnreachable
 from memory.stores import join_name
@@ -160,6 +160,24 @@ def test_a_killed_workers_job_is_given_back_once(redis_url: str) -> None:
     assert client.hlen(channels[0].unacked_key) == 1, "the next worker's stays"
     message.ack()
     assert client.hlen(channels[0].unacked_key) == 0
+
+
+def test_a_job_that_a_worker_received_as_it_was_killed_is_given_back_again(redis_url: str) -> None:
+    """It was given back before. A worker that is killed before it notes what it received leaves no trace of it."""
+    app = make_app(redis_url)
+    CeleryDispatcher(redis_url).due("s", "a")
+    take_and_die(app, 5.0)
+    channel = app.connection_for_read().channel()
+    client, index = channel.client, channel.unacked_index_key
+    Upkeep.beat(channel)
+    assert client.lpop("compactor") is not None
+    Upkeep.beat(channel)
+    assert client.llen("compactor") == 0, "it may be on its way to a worker"
+    ((tag, _),) = client.zrange(index, 0, -1, withscores=True)
+    client.zadd(index, {tag: time.time() - LOST})
+    Upkeep.beat(channel)
+    app.amqp.queues["compactor"](channel).get().ack()
+    assert (client.llen("compactor"), client.hlen(channel.unacked_key), client.zcard(index)) == (0, 0, 0)
 
 
 def test_a_worker_keeps_the_job_that_it_runs_for_however_long(redis_url: str) -> None:
