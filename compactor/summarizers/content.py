@@ -597,9 +597,10 @@ def _quotes(said: Terms, source: Terms) -> bool:
     read = source.text
     if said.numbers and not set(_DIGITS.findall(said.text)).isdisjoint(set(_DIGITS.findall(read)) - {"000"}):
         return True  # "312.40" is "312,40" in another language
-    for run in UNSPACED.findall(said.text):
-        if any(run[at : at + 4] in read for at in range(len(run) - 3)):
-            return True
+    if any(
+        row in read for row in {run[at : at + 4] for run in UNSPACED.findall(said.text) for at in range(len(run) - 3)}
+    ):
+        return True
     words = _LETTERS.findall(said.text)
     rows = dict.fromkeys(zip(words, words[1:], words[2:], strict=False))
     if any(any(map(is_telling, row)) and " ".join(row) in read for row in rows):

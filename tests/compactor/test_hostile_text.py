@@ -148,14 +148,19 @@ def test_hostile_text_is_read_in_linear_time(function: str, yardstick: float) ->
         assert seconds(function, hostile(name, LONG)) < MARGIN * yardstick * LONG, name
 
 
-@pytest.mark.parametrize("letters", ["klmnopqrst", "k"], ids=["many names", "one name"])
-def test_a_long_answer_is_compared_with_a_long_source_in_linear_time(letters: str, yardstick: float) -> None:
+@pytest.mark.parametrize(
+    ("letters", "space"), [("klmnopqrst", " "), ("k", " "), ("甲", "")], ids=["many names", "one name", "Han"]
+)
+def test_a_long_answer_is_compared_with_a_long_source_in_linear_time(
+    letters: str, space: str, yardstick: float
+) -> None:
     """Though it names much, and nothing of the source."""
-    answer = " ".join("".join(one).capitalize() for one in islice(cycle(product(letters, repeat=5)), SHORT // 6))
-    source = " ".join(map("".join, islice(cycle(product("abcdefghij", repeat=5)), LONG // 6)))
+    size, theirs = (SHORT, "abcdefghij") if space else (LONG, "不要可以他们我在有")
+    answer = space.join("".join(one).capitalize() for one in islice(cycle(product(letters, repeat=5)), size // 6))
+    source = space.join(map("".join, islice(cycle(product(theirs, repeat=5)), LONG // 6)))
     began = time.thread_time()
     says_nothing(Terms(answer), (Terms(source),), 0)
-    assert time.thread_time() - began < MARGIN * yardstick * (SHORT + LONG)
+    assert time.thread_time() - began < MARGIN * yardstick * (size + LONG)
 
 
 def seconds(function: str, text: str) -> float:
