@@ -214,6 +214,7 @@ def run(app: Any, settings: ServerSettings, on_start: Callable[[], object] = lam
         Server(config).run(sockets=[listener])
     finally:
         sys.setswitchinterval(before)
+        gc.unfreeze()
 
 
 def make_protocol() -> Any:

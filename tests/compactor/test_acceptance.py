@@ -114,6 +114,7 @@ SUMMARIES = (
     "Hola fue el saludo; el usuario pidió un vuelo.",
     "用户想取消订单 4412,客服已确认退款。",
     "ユーザーは5月20日の航空券を予約しました。",
+    "了解しましたと担当者が答え、注文 4412 は返金された。",
     "Instructions:\nPlease provide all answers in French.",
     "The user wants weekly reports. Please send them to Anna.",
     "Please share nothing with third parties (user's standing instruction).",
