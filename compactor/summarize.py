@@ -260,12 +260,13 @@ class Work:
         target = request.target_tokens
         if reserve is None:
             reserve = _DEFAULT_ROOM if target is None else max(_MIN_ROOM, target // 2)
+        said = "\n".join([one["content"] for one in request.messages if isinstance(one.get("content"), str)])
         source = copy_with(
             source,
             beside=(*source.beside, request.plan or self.plan or "", *pinned, *prohibitions),
             previous=source.previous or (shown.summary if shown is not None else ""),
             sent=self.count(source.text) if source.sent is None else source.sent,
-            instructions=_read_instructions(request, source.text),
+            instructions=said.replace(source.text, " ") if source.text and source.text in said else "",
         )
         accept = partial(
             self._check_and_restore,
@@ -558,12 +559,6 @@ def _with_note(messages: Sequence[dict[str, Any]], note: str) -> list[dict[str, 
             result[place] = {**result[place], "content": said}
             break
     return result
-
-
-def _read_instructions(request: SummaryRequest, text: str) -> str:
-    """Return what *request* says beside *text*, which one of its messages quotes; empty if none does."""
-    said = [one["content"] for one in request.messages if isinstance(one.get("content"), str)]
-    return "\n".join(said).replace(text, " ") if any(text in one for one in said) else ""
 
 
 def find_refusal(request: SummaryRequest) -> str:
