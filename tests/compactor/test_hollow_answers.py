@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import product
 from typing import Any
 
 import pytest
@@ -132,26 +133,23 @@ def test_of_sixteen_ordinary_rounds_nothing_is_published_that_says_nothing_of_th
     assert checks_of(compactor) == [check]
 
 
-@pytest.mark.parametrize("talk", [SUPPORT, GERMAN], ids=["English", "German"])
-@pytest.mark.parametrize("said", [*ABROAD, instructions_of])
-def test_a_refusal_in_any_language_and_the_instructions_are_no_summary(said: Any, talk: list[dict[str, Any]]) -> None:
-    """Nor a text about nothing: a source full of names and numbers is quoted by its summary."""
-    compactor, _, _ = compactor_of(Memory.from_messages(talk), ScriptedSummarizer(default=said))
-    assert compactor.get_compaction() is None
-    assert checks_of(compactor)[0] in ("hollow", "greeting")
+NOTHING = (
+    "要約が完了しました。",
+    "This summary captures the key points, decisions and next steps from the dialogue above, preserving all names.",
+    "The user asked several questions and the assistant answered them helpfully. They agreed on the next steps.",
+)
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("talk", "said"),
     [
-        *ABROAD[:13],
-        "要約が完了しました。",
-        "This summary captures the key points, decisions and next steps from the dialogue above, preserving all names.",
-        "The user asked several questions and the assistant answered them helpfully. They agreed on the next steps.",
+        *product([SUPPORT, GERMAN], [*ABROAD, instructions_of]),
+        *product([LETTER], [*ABROAD[:13], *NOTHING]),
     ],
 )
-def test_what_names_nothing_is_no_summary_of_a_talk_without_numbers(said: str) -> None:
-    compactor, _, _ = compactor_of(Memory.from_messages(LETTER), ScriptedSummarizer(default=said))
+def test_a_refusal_in_any_language_and_the_instructions_are_no_summary(talk: list[dict[str, Any]], said: Any) -> None:
+    """Nor a text about nothing: a source full of names and numbers is quoted by its summary."""
+    compactor, _, _ = compactor_of(Memory.from_messages(talk), ScriptedSummarizer(default=said))
     assert compactor.get_compaction() is None
     assert checks_of(compactor)[0] in ("hollow", "greeting")
 
@@ -164,7 +162,7 @@ def test_what_names_nothing_is_no_summary_of_a_talk_without_numbers(said: str) -
         "ユーザーは妹のロザリンドに、ピアノを売ったことを謝る手紙を書いている。椅子は返すつもりだ。",
     ],
 )
-def test_a_short_summary_of_such_a_talk_is_shown_in_any_language(said: str) -> None:
+def test_a_short_summary_of_a_talk_without_numbers_is_shown_in_any_language(said: str) -> None:
     compactor, _, _ = compactor_of(Memory.from_messages(LETTER), ScriptedSummarizer(default=said))
     assert checks_of(compactor) == []
     assert compactor.get_compaction() is not None
