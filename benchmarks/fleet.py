@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.sessions import Call, PaidSummarizer, calls_in, text_of
-from compactor import CompactorConfig, ContextCompactor, DaemonExecutor, Settings
+from compactor import CompactorConfig, ContextCompactor, DaemonExecutor, Event, Settings
+from compactor.events import Skip, Skipped
 from compactor.workers import Dispatcher, Worker
 from memory import Memory, Store, StoreError, open_store
 from memory.entries import CompactionPublished, list_kinds
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 ROLE = "assistant"
 CONFIG = CompactorConfig(threshold=8, retain_recent=3, backoff_initial=0.5, backoff_max=2.0)
+#: Ends the name of the file in which workers note the sessions where they found nothing due.
+NOT_DUE = ".not_due"
 #: Seconds after which what is still not compacted counts as lost; the sweep takes two to three minutes.
 PATIENCE = 400.0
 
@@ -105,6 +108,13 @@ def work(engine: str, url: str, broker: str, calls: str, name: str, latency: flo
     store = patient(lambda: open_store(url))
     summarizer = PaidSummarizer(Path(calls), name, latency)
     worker = Worker(store=store, roles=(ROLE,), settings=Settings(CONFIG), summarizer=summarizer)
+
+    def note_not_due(event: Event) -> None:
+        if isinstance(event, Skipped) and event.reason == Skip.BELOW_TRIGGER:
+            with Path(calls + NOT_DUE).open("a", encoding="utf-8") as file:
+                file.write(f"{event.session} {time.monotonic()}\n")
+
+    worker.on_event(note_not_due, (Skipped,))
     if engine == "procrastinate":
         from compactor.workers.procrastinate import work as run
 
@@ -205,7 +215,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
             one.kill()
         faults += [f"{name} was not compacted" for name in sorted(left)[:10]]
         faults += [*find_lost(store, given)]
-        asked = calls_in(Path(calls))
+        asked, not_due = calls_in(Path(calls)), Path(calls + NOT_DUE).read_text(encoding="utf-8").splitlines()
         repeated = sum(count - 1 for count in Counter(one.digest for one in asked).values())
         publications = sum(covered_by(store, name_of(number))[1] for number in range(given.sessions))
         store.close()
@@ -215,22 +225,26 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         "seconds_until_compacted": round(compacted, 1),
         "calls": len(asked),
         "repeated_calls": repeated,
-        **summarize_waits(find_resumed(asked, killed, given.latency), restarts),
+        **summarize_waits(find_resumed(asked, not_due, killed, given.latency), restarts),
         "publications": publications,
         "faults": faults,
     }
 
 
 def find_resumed(
-    asked: Sequence[Call], killed: Sequence[tuple[str, float]], latency: float
+    asked: Sequence[Call], not_due: Sequence[str], killed: Sequence[tuple[str, float]], latency: float
 ) -> list[tuple[float, float]]:
-    """Return when each call was lost, for its worker was *killed*, and when the next call of its session began."""
+    """Return when each call was lost, for its worker was *killed*, and when its session went on: the next call began,
+    or a job found it *not_due*, because the lost call was a compaction's second one and the first is published."""
+    went_on = [(one.tag.partition(".")[0], one.began) for one in asked]
+    for name, found in map(str.split, not_due):
+        went_on.append((str(int(name.partition("-")[2])), float(found)))
     resumed = []
     for writer, at in killed:
         for lost in asked:
             if lost.writer == writer and at - latency < lost.began < at:
                 session = lost.tag.partition(".")[0]
-                later = [one.began for one in asked if one.began > at and one.tag.partition(".")[0] == session]
+                later = [when for one, when in went_on if one == session and when > at]
                 resumed += [(at, min(later))] if later else []
     return resumed
 
