@@ -32,6 +32,7 @@ from .summarizers.base import (
     SummarizerStats,
     Summary,
     SummaryRequest,
+    Written,
     add_usage,
 )
 from .tokens import TokenCounter, count_payload
@@ -295,8 +296,10 @@ class Work:
             due_at, self.summarizer_stats.due_at = self.summarizer_stats.due_at, None
             waited = self.monotonic() - due_at if due_at is not None else 0.0
             self.emit(Started(**span, tokens_before=tokens_before, waited=waited))
-            is_addition = False if shown is previous else True if shown is None else None
-            accepted = self._ask_until_accepted(request, source, accept, span, is_addition=is_addition)
+            notes: Written = "all"
+            if shown is not previous:
+                notes = "new" if shown is None else "some"
+            accepted = self._ask_until_accepted(request, source, accept, span, notes)
         summary = accepted.summary
         self.origin, self.major = Origin(digest, tuple(CHECKS), self.strategy), major or self.major
         if not is_kept and self.journal is not None:
@@ -326,8 +329,7 @@ class Work:
         source: Source,
         check: Callable[[object], CheckedSummary],
         span: Mapping[str, Any],
-        *,
-        is_addition: bool | None,
+        notes: Written,
     ) -> CheckedSummary:
         """Return what *check* makes of the first answer that passes, with the usage of all attempts."""
         once = self.deterministic or request.kind == "changes"
@@ -345,7 +347,7 @@ class Work:
                 request.kind,
                 told,
                 continued=asked.continued_prompt is not None,
-                is_addition=is_addition,
+                notes=notes,
             )
             try:
                 accepted = check(answer)

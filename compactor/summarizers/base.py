@@ -31,6 +31,8 @@ RequestKind = Literal["rounds", "changes", "tool_run", "large_post"]
 #: How to ask for a summary: with a separate transcript, or as a continuation of the agent's last prompt, which its
 #: provider has in its cache.
 Style = Literal["separate", "continue"]
+#: Notes that a request asks for: all of them; those on the new rounds; or those and some older ones.
+Written = Literal["all", "new", "some"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -213,12 +215,12 @@ class SummarizerStats:
         *,
         continued: bool,
         refused: str = "",
-        is_addition: bool | None = False,
+        notes: Written = "all",
     ) -> None:
         """Record an *answer* to a request of that *kind*; its text has *tokens* tokens.
 
-        *refused* is the check that refused it. *is_addition*: the request was for notes on the new rounds alone;
-        None: on some older ones as well, so its length predicts no other.
+        *refused* is the check that refused it. *notes* says what was asked for; an answer for some of the notes
+        predicts the length of no other.
         """
         usage = answer.usage or {}
         continued &= answer.continued is not False
@@ -237,9 +239,9 @@ class SummarizerStats:
         self.thoughts = _update_mean(self.thoughts, max(charged - length, 0.0) if charged <= MAX_ANSWER else 0.0)
         if kind == "changes":
             self.edits = _update_mean(self.edits, length)
-        elif kind == "rounds" and is_addition:
+        elif kind == "rounds" and notes == "new":
             self.addition = _update_mean(self.addition, length)
-        elif kind == "rounds" and is_addition is False:
+        elif kind == "rounds" and notes == "all":
             self.full = _update_mean(self.full, length)
 
 

@@ -107,8 +107,8 @@ def test_mean_lengths_lie_between_the_shortest_and_the_longest(lengths: list[int
 def test_an_addition_is_no_measure_of_all_notes() -> None:
     """Notes on a few new rounds are short; all notes are not, and what they cost is weighed by their own length."""
     stats = noted(("rounds", None, 900, False, False))
-    stats.note_answer("rounds", Summary("Noted."), 40, continued=False, is_addition=True)
-    stats.note_answer("rounds", Summary("Noted."), 400, continued=False, is_addition=None)  # of some notes
+    stats.note_answer("rounds", Summary("Noted."), 40, continued=False, notes="new")
+    stats.note_answer("rounds", Summary("Noted."), 400, continued=False, notes="some")
     assert (stats.full, stats.addition) == (900, 40)
     assert "notes on new rounds 40 tokens" in stats.describe()
 
