@@ -114,8 +114,11 @@ def compose(
     tool_tokens = count_tools(tools, token_cache.count_again) if tools else 0
     provider, limits = memory.provider(role), token_cache.prompt_limits
     before = token_cache.header_tokens, token_cache.tool_tokens, max(limits.budgets, default=0), limits.model
-    limits.budgets, limits.model = (*limits.budgets[-1:], budget - reserve), model
-    limits.host = HostParts(host, reminder, summary_as)
+    limits.budgets, limits.model, limits.host = (
+        (*limits.budgets[-1:], budget - reserve),
+        model,
+        HostParts(host, reminder, summary_as),
+    )
     token_cache.header_tokens, token_cache.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
     if (refresh := getattr(provider, "refresh_if_behind", None)) is not None:
         _call_provider(memory, role, refresh)
