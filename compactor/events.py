@@ -187,7 +187,7 @@ class Skip(StrEnum):
     TOO_LITTLE = "too_little"
     """The new rounds say too little to be summarized. More rounds may change that."""
     LEASED = "leased"
-    """Another process compacts this history, or did when it ended. Its lease lasts 6 seconds and is renewed while it
+    """Another process compacts this history, or did when it ended. Its lease lasts 4 seconds and is renewed while it
     does; the compactor evaluates again when it would expire, or at the next event."""
     LIMITED = "limited"
     """The shared limits have no room for a call. The compactor queues, and evaluates again when its turn comes."""

@@ -28,7 +28,7 @@ ANCHORS = 64
 MAX_UNWRITTEN = 8
 #: Seconds that a lease lasts, and between two renewals by its process: others need not wait for long for one that was
 #: killed.
-LEASE_SECONDS, RENEW_SECONDS = 6.0, 2.0
+LEASE_SECONDS, RENEW_SECONDS = 4.0, 1.0
 #: Where leases are renewed: a store that does not answer is not to hold up the timers.
 _RENEWALS = DaemonExecutor(2, "compactor-leases")
 #: Failures: no other entry of the log tells them.

@@ -33,7 +33,7 @@ MAX_PRIORITY = 9
 #: Maximum seconds that a job is delayed: a worker keeps it in memory meanwhile. An early job is delayed again.
 MAX_DELAY = 60.0
 #: On Redis, seconds between two heartbeats of a worker, and seconds without one after which its jobs are another's.
-HEARTBEAT, STALLED = 1.0, 4.0
+HEARTBEAT, STALLED = 1.0, 3.0
 #: Seconds after which a job that was given back is given back again unless a worker has it: a worker that is killed
 #: while it receives a job leaves no trace of it.
 LOST = 15.0

@@ -31,7 +31,7 @@ QUEUE, COMPACT = "compactor", "compactor.compact"
 #: Sweeps and rescues have a queue and a worker of their own, so that they wait for no call.
 UPKEEP, SWEEP, RESCUE = "compactor.upkeep", "compactor.sweep", "compactor.rescue"
 #: Seconds between two heartbeats of a worker, and seconds without one after which it counts as dead.
-HEARTBEAT, STALLED = 1.0, 4.0
+HEARTBEAT, STALLED = 1.0, 3.0
 #: Maximum seconds between two polls for scheduled jobs.
 POLL = 1.0
 #: Maximum threads for jobs; Procrastinate runs no more of them than its concurrency.
@@ -153,7 +153,7 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
     async def sweep(timestamp: int) -> None:  # noqa: ARG001  (Procrastinate gives it)
         await run_in_thread(partial(worker.sweep, dispatcher))
 
-    @app.periodic(cron="* * * * * */2")  # the sixth field is seconds
+    @app.periodic(cron="* * * * * *")  # every second: the sixth field
     @app.task(name=RESCUE, queue=UPKEEP, queueing_lock=RESCUE, pass_context=True)
     async def rescue(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
         jobs = context.app.job_manager
