@@ -42,7 +42,7 @@ from compactor import (
 from compactor.cost import Prices, shared_limits
 from compactor.cost.admission import GRANT_SECONDS, SAFETY_SECONDS
 from compactor.cost.shared_limits import SharedPermit, SharedTicket, find_provider
-from compactor.journal import LEASE_SECONDS
+from compactor.journal import LEASE_SECONDS, RENEW_SECONDS
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.workers import Outcome, Worker, run_due
 from memory import Memory, Store, StoreDamaged, StoreUnreachable
@@ -755,7 +755,7 @@ def test_a_sign_of_life_that_was_lost_is_planned_again() -> None:
     assert one.ask() is None
     scene.limits._heartbeat_at = scene.clock.monotonic() - 3.0
     scene.limits._settle()
-    assert scene.limits._heartbeat_at == scene.clock.monotonic() + 2.0
+    assert scene.limits._heartbeat_at == scene.clock.monotonic() + RENEW_SECONDS
 
 
 def test_signs_of_life_are_not_doubled_when_two_threads_plan_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -778,9 +778,9 @@ def test_signs_of_life_are_not_doubled_when_two_threads_plan_them(monkeypatch: p
     assert Actor(limits).ask() is None
     for _ in range(5):
         monkeypatch.setattr(scene.clock, "call_later", between)
-        scene.clock.advance(2.0)
+        scene.clock.advance(RENEW_SECONDS)
     monkeypatch.setattr(limits._store, "change_limits", count)
-    scene.clock.advance(20.0)
+    scene.clock.advance(10 * RENEW_SECONDS)
     assert changes == 10
 
 

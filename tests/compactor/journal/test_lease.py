@@ -31,7 +31,7 @@ from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import InMemoryStore, Memory, StoreUnreachable, open_store
 
 #: How long a lease lasts, and how often it is renewed while a call runs.
-LASTS, RENEWED = 6.0, 2.0
+LASTS, RENEWED = 4.0, 1.0
 
 
 class Leases(InMemoryStore):

@@ -307,14 +307,14 @@ def count_jobs(url: str, status: str = "%") -> int:
         return int(found.fetchall()[0][0])
 
 
-def test_the_dead_are_looked_for_every_two_seconds(postgres_url: str) -> None:
+def test_the_dead_are_looked_for_every_second(postgres_url: str) -> None:
     """At any time of the hour."""
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         app = make_app(postgres_url, RecordingWorker(), dispatcher)  # type: ignore[arg-type]
     tasks = {name: task for (name, _), task in app.periodic_registry.periodic_tasks.items()}
     for minute in (0, 1, 59):
         at = datetime(2026, 5, 1, 12, minute, 30, tzinfo=UTC).timestamp()
-        assert tasks["compactor.rescue"].croniter.get_next(ret_type=float, start_time=at) == at + 2
+        assert tasks["compactor.rescue"].croniter.get_next(ret_type=float, start_time=at) == at + 1
         assert tasks["compactor.sweep"].croniter.get_next(ret_type=float, start_time=at) == at + 30
 
 
