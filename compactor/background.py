@@ -162,7 +162,7 @@ class ContextCompactor:
         self._has_own_journal = journal is None
         if journal is None:
             journal = LocalJournal(lambda: adapt_rounds(rounds_getter(), role), clock.now)
-        self._journal = JournalWriter(journal, role, emit, clock.call_later)
+        self._journal = JournalWriter(journal, role, emit, clock)
         #: Returns the rounds without blocking; None: nothing does, or what the journal returns is up to date already.
         self._rounds_now = rounds_now if not isinstance(journal, RoleJournal) else None
         self._events.recorder = Hook(self._journal.record_failure, EVENTS_TO_RECORD)

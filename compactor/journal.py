@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import partial
 from typing import Any, Literal
 
@@ -14,13 +15,13 @@ from memory.events import Event
 from memory.hooks import renew_after_fork
 from memory.journal import OVERTAKEN, CompactionRecord, Journal
 from memory.overlays import CompactedMessage, JournalState, Reduction
-from memory.rounds import Clock, copy_with, freeze_mapping, utc_now
+from memory.rounds import copy_with, freeze_mapping, utc_now
 from memory.visibility import Rounds
 
 from .events import Discarded, Exhausted, Failed, PersistFailed, Prepared, Published, Rejected, StrategyFailed
 from .host_rounds import COVERED, HostRounds
 from .summarizers.base import add_usage
-from .timers import SYSTEM_CLOCK, DaemonExecutor, call_weakly, interpreter_is_exiting
+from .timers import SYSTEM_CLOCK, Clock, DaemonExecutor, call_weakly, interpreter_is_exiting
 
 #: Number of covered round ids remembered per compaction; any one still present re-anchors it.
 ANCHORS = 64
@@ -29,8 +30,10 @@ MAX_UNWRITTEN = 8
 #: Seconds that a lease lasts, and between two renewals by its process: others need not wait for long for one that was
 #: killed.
 LEASE_SECONDS, RENEW_SECONDS = 4.0, 1.0
+#: Seconds by which a renewal may be late for the next to be as late: a store that answers slowly gets longer leases.
+MAX_LATE = 5.0
 #: Where leases are renewed: a store that does not answer is not to hold up the timers.
-_RENEWALS = DaemonExecutor(2, "compactor-leases")
+_RENEWALS = DaemonExecutor(8, "compactor-leases")
 #: Failures: no other entry of the log tells them.
 _FAILURES = (Discarded, Exhausted, Failed, StrategyFailed)
 #: Facts that the log does not record: the entry or the session has them, or nobody reads them there.
@@ -46,7 +49,7 @@ class LocalJournal(Journal):
     ``withdraw_lost``. The current compaction ends at its ``end_round_id``: its ``end_index`` may be out of date.
     """
 
-    def __init__(self, read_rounds: Callable[[], Rounds | HostRounds], now: Clock = utc_now) -> None:
+    def __init__(self, read_rounds: Callable[[], Rounds | HostRounds], now: Callable[[], datetime] = utc_now) -> None:
         self._read_rounds = read_rounds
         self._now = now
         self._state = JournalState()
@@ -161,10 +164,10 @@ class JournalWriter:
         journal: Journal,
         role: str,
         emit: Callable[[Event], object],
-        call_later: Callable[[float, Callable[[], None]], Callable[[], object]] = SYSTEM_CLOCK.call_later,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._emit = emit
-        self._call_later = call_later
+        self._clock = clock
         #: Answers that the journal does not keep, or could not write.
         self._unwritten: tuple[CompactionPrepared, ...] = ()
         #: How often each failure was seen since the last publication.
@@ -179,6 +182,7 @@ class JournalWriter:
         self._lock = threading.RLock()  # guards what changes: a run that was given up may still write beside the next
         self._leased = False  # the parent's is not ours
         self._renewal: Callable[[], object] | None = None  # cancels the next renewal of the lease; None: none is due
+        self._renew_at, self._late = 0.0, 0.0  # when that is, and by how many seconds the last one was late
         self._failing: dict[str, str] = {}  # what fails now, and the class of the error
 
     def use(self, journal: Journal, role: str) -> None:
@@ -233,16 +237,19 @@ class JournalWriter:
         the journal cannot say, it is ours: it only saves money. *renews*: it was ours, and stays so unless it was given
         back meanwhile."""
         wait, is_ours = 0.0, renews
+        due_at = self._renew_at if renews else self._clock.monotonic()
         with self._guard("lease"):
-            wait = self._journal.lease(LEASE_SECONDS)
+            wait = self._journal.lease(LEASE_SECONDS + 2 * self._late)
             is_ours = not wait > 0
+        now = self._clock.monotonic()
+        self._renew_at, self._late = now + RENEW_SECONDS, min(max(now - due_at, 0.0), MAX_LATE)
         if not is_ours:
             return wait
         following: Callable[[], object] | None = None
         if self._journal.has_leases:
             renew = call_weakly(self._renew)
             renew = renew if self._journal.is_resident else partial(_RENEWALS.run, renew)
-            following = self._call_later(RENEW_SECONDS, renew)
+            following = self._clock.call_later(RENEW_SECONDS, renew)
         with self._lock:
             self._leased = self._leased or not renews
             unwanted, self._renewal = (self._renewal, following) if self._leased else (following, self._renewal)

@@ -3,7 +3,7 @@
 The store holds permits, the queue of tickets and the usage; ``admission`` chooses the next ticket. The process that
 ends a call admits the next ticket in the same transaction and then wakes its owner: through the dispatcher, directly
 within the process, or by a notice of the store. While a process has permits or its compactors wait, it sends a
-heartbeat to the store every two seconds, as a lease is renewed. A process that knows of waiting tickets frees the
+heartbeat to the store every second, as a lease is renewed. A process that knows of waiting tickets frees the
 permits of killed processes, and looks only when the next one may expire.
 """
 

@@ -16,7 +16,7 @@ from scene import PRICES, ROLE, SOON, in_thread, memory_of, of_kind, on_command
 from compactor import Discarded, Failed, PersistFailed
 from compactor.host_rounds import COVERED, HostRounds
 from compactor.journal import ANCHORS, JournalWriter, LocalJournal
-from compactor.testing import ScriptedSummarizer
+from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import (
     CompactedMessage,
     Event,
@@ -99,6 +99,26 @@ def test_each_thing_that_fails_is_told_by_itself() -> None:
         (what, "StoreUnreachable") for what in ("lease", "answer", "event")
     ]
     assert [found.text for found in writer.read().prepared] == ["Paid for."]
+
+
+def test_a_store_that_answers_slowly_gets_longer_leases() -> None:
+    """The next renewal may come as late as the last one did; once the store is fast again, leases are short again."""
+    clock, asked, delays = FakeClock(), list[float](), iter([3.0, 0.0, 0.0])
+
+    class Slow(LocalJournal):
+        has_leases = True
+
+        def lease(self, seconds: float) -> float:
+            asked.append(seconds)
+            clock.advance(next(delays))
+            return 0.0
+
+    writer = JournalWriter(Slow(lambda: None), "", lambda _: None, clock)  # type: ignore[arg-type, return-value]
+    writer.lease()
+    for _ in range(2):
+        clock.advance(1.0)
+    writer.release()
+    assert asked == [4.0, 4.0 + 2 * 3.0, 4.0]
 
 
 def test_what_a_compactor_cannot_keep_is_told_to_its_hooks() -> None:
