@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import typer
 
-from memory import StoreError
+from memory.errors import ContextError
 from memory.messages import ASSISTANT
 
 from ..background import Options
@@ -21,6 +22,8 @@ from .sessions import open_named
 from .terminal import CommandError, make_console
 
 app = typer.Typer()
+#: URLs of RabbitMQ and Redis, as Celery takes them.
+_BROKER = re.compile(r"(py)?amqps?://|rediss?(\+socket)?://|sentinel://")
 
 
 @app.command("worker", short_help="Compact what hosts hand over.")
@@ -35,17 +38,19 @@ def work(
     drain: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Procrastinate: what jobs get on SIGTERM.")
     ] = 30.0,
-    metrics_port: Annotated[int | None, make_option("N", "Serve Prometheus metrics here, on loopback.", min=0)] = None,
+    metrics_port: Annotated[int | None, make_option("N", "Serve Prometheus metrics; needs [server].", min=0)] = None,
+    metrics_host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address of the metrics.")] = "127.0.0.1",
 ) -> None:
     """Compact the sessions of a store that hosts with a dispatcher hand over, until SIGTERM.
 
     Hosts and workers share the store; settings and the budget are to be the same. Sessions that nobody has looked at
     since they were left are found every minute. Needs: pip install "context-compactor[procrastinate]", or [celery].
     """
-    if engine == "celery" and broker is None:
+    if engine == "celery" and not _BROKER.match(broker or ""):
         raise CommandError(
             "--engine celery needs --broker, such as amqp://guest:guest@localhost// or redis://localhost/0"
         )
+    adapter = _import(engine)
     settings = Settings.from_file(config) if config is not None else Settings.from_dict({})
     with open_named(store, create=True) as opened:
         options: Options = {"limits": SharedLimits(opened, limits)} if (limits := settings.defaults.limits) else {}
@@ -53,17 +58,16 @@ def work(
         worker = Worker(store=opened, roles=roles, settings=settings, budget=budget, options=options)
         worker.on_event(log_events(make_logger()))
         if metrics_port is not None:
-            _serve_metrics(worker, metrics_port)
+            _serve_metrics(worker, metrics_host, metrics_port)
         make_console().print(
             f"compactor works with {engine}, {concurrency} jobs at once; Ctrl-C ends it", soft_wrap=True
         )
         try:
             if engine == "procrastinate":
-                procrastinate: Any = _import("procrastinate")
-                asyncio.run(procrastinate.work(broker or store, worker, concurrency=concurrency, drain_seconds=drain))
+                asyncio.run(adapter.work(broker or store, worker, concurrency=concurrency, drain_seconds=drain))
             else:
-                _import("celery").work(broker, worker, concurrency=concurrency)
-        except StoreError:
+                adapter.work(broker, worker, concurrency=concurrency)
+        except ContextError:
             raise
         except Exception as error:
             raise CommandError(
@@ -78,7 +82,7 @@ def _import(engine: str) -> Any:
         raise CommandError(f'{engine} is not installed: pip install "context-compactor[{engine}]"') from error
 
 
-def _serve_metrics(worker: Worker, port: int) -> None:
+def _serve_metrics(worker: Worker, host: str, port: int) -> None:
     try:
         from prometheus_client import start_http_server
 
@@ -86,7 +90,8 @@ def _serve_metrics(worker: Worker, port: int) -> None:
     except ImportError as error:
         raise CommandError('metrics need prometheus-client: pip install "context-compactor[server]"') from error
     try:
-        server, _ = start_http_server(port, "127.0.0.1", make_registry(worker))
-    except OSError as error:
-        raise CommandError(f"port {port} cannot be used ({error.strerror}); choose another") from error
-    make_console().print(f"metrics at http://127.0.0.1:{server.server_port}/metrics", soft_wrap=True)
+        server, _ = start_http_server(port, host, make_registry(worker))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CommandError(f"port {port} of {host} cannot be used ({reason}); choose another") from error
+    make_console().print(f"metrics at http://{host}:{server.server_port}/metrics", soft_wrap=True)

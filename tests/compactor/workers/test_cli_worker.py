@@ -23,6 +23,7 @@ def test_it_says_what_it_lacks(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'x.db'}"
     for arguments, told in [
         (["--engine", "celery", "--store", store], "--engine celery needs --broker"),
+        (["--engine", "celery", "--store", store, "--broker", "localhost"], "--engine celery needs --broker"),
         (["--engine", "procrastinate"], "no store is named"),
         (["--engine", "procrastinate", "--store", store, "--config", str(tmp_path / "none")], "cannot be read"),
     ]:
@@ -31,6 +32,29 @@ def test_it_says_what_it_lacks(tmp_path: Path) -> None:
         assert told in done.err
         assert "Traceback" not in done.err
     assert not (tmp_path / "x.db").exists()
+
+
+@pytest.mark.parametrize("engine", ["procrastinate", "celery"])
+def test_it_says_which_extra_is_missing(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it, before anything is opened."""
+    monkeypatch.setitem(sys.modules, engine, None)
+    monkeypatch.delitem(sys.modules, f"compactor.workers.{engine}", raising=False)
+    store, broker = f"sqlite:///{tmp_path / 'x.db'}", "redis://localhost/0"
+    done = run("worker", "--engine", engine, "--store", store, "--broker", broker)
+    assert (done.code, done.out) == (2, "")
+    assert f'{engine} is not installed: pip install "context-compactor[{engine}]"' in done.err
+    assert not (tmp_path / "x.db").exists()
+
+
+def test_a_metrics_port_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    """No traceback, and no worker without its metrics."""
+    for missing in ("prometheus_client", "celery"):
+        pytest.importorskip(missing, reason=f"{missing} is not installed")
+    store, broker = f"sqlite:///{tmp_path / 'x.db'}", "redis://localhost/0"
+    options = ["--metrics-host", "127.0.0.1", "--metrics-port", "99999"]
+    done = run("worker", "--engine", "celery", "--store", store, "--broker", broker, *options)
+    assert done.code == 2
+    assert "port 99999 of 127.0.0.1 cannot be used" in done.err
 
 
 PUBLISHED = b'compactor_compactions_total{outcome="published",role="Planner"} 1.0'
