@@ -410,6 +410,7 @@ def _has_name(text: str, name: str) -> bool:
 #: Runs of scripts without spaces, compared by pairs of characters.
 UNSPACED = compile_later(f"[{UNSPACED_LETTERS}]+")
 _TERM = compile_later(r"[^\W\d_]+")
+_FIRST_LETTER = compile_later(r"(?:\A|[.!?:;\n])[\W\d_]{0,20}[^\W\d_]")
 _NUMBER = compile_later(r"\d+(?:[.:]\d+)*")
 _DIGIT_GROUPS = compile_later(r"(?<=\d)[,.'’\u00a0\u202f](?=\d{3}(?!\d))")
 _CENTS = compile_later(r"(?<=\d)[.,]0{1,2}(?!\d)")
@@ -458,11 +459,22 @@ class Terms(ValueObject):
         )
 
     def is_in_the_language_of(self, other: Terms) -> bool:
-        """Return whether the two texts share a language; a guess by the most frequent words of *other*."""
-        if self.words & other.words and (UNSPACED.search(self.text) or UNSPACED.search(other.text)):
+        """Return whether the two texts share a language; a guess by the most frequent words of *other*.
+
+        Words with a capital inside of a sentence do not count, nor single letters: names are the same in any language.
+        """
+        if any(map(UNSPACED.match, self.words & other.words)):
             return True
-        frequent = [word for word, _ in other._counts.most_common(40)]
-        return sum(self._counts[word] for word in frequent) >= 0.06 * self._counts.total()
+        if self._is_unspaced or other._is_unspaced:
+            return False
+        frequent = {word for word, _ in other._counts.most_common(40) if len(word) > 1}
+        own = _TERM.findall(_FIRST_LETTER.sub(lambda found: found[0].lower(), self.text))
+        return sum(word in frequent for word in own) >= 0.06 * len(own)
+
+    @cached_property
+    def _is_unspaced(self) -> bool:
+        """Whether most letters are of a script without spaces."""
+        return 2 * sum(map(len, UNSPACED.findall(self.text))) > sum(map(len, _TERM.findall(self.text)))
 
 
 def _fold_number(term: str) -> str:
@@ -601,7 +613,7 @@ def _quotes(said: Terms, source: Terms) -> bool:
         row in read for row in {run[at : at + 4] for run in UNSPACED.findall(said.text) for at in range(len(run) - 3)}
     ):
         return True
-    words = _LETTERS.findall(said.text)
+    words = _LETTERS.findall(UNSPACED.sub(" ", said.text))  # Chinese has no space beside a name either
     rows = dict.fromkeys(zip(words, words[1:], words[2:], strict=False))
     if any(any(map(is_telling, row)) and " ".join(row) in read for row in rows):
         return True

@@ -168,6 +168,33 @@ def test_a_short_summary_of_a_talk_without_numbers_is_shown_in_any_language(said
     assert compactor.get_compaction() is not None
 
 
+#: In English, and full of names, which are the same in any language.
+TRIP = [
+    {"role": role, "content": said.format(at=at, price=311 + 17 * at)}
+    for at in range(14)
+    for role, said in (
+        ("user", "Please move Ivan Smith on day {at} from Newark to Chicago, in Economy, for {price} dollars."),
+        ("assistant", "Done: Newark to Chicago in Economy, seat {at}. Ivan Smith pays {price} dollars by card."),
+    )
+]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Der Kunde bucht für seinen Freund mehrere Reisen von Newark nach Chicago: Economy statt Business und ohne Koffer.",
+        "Le client a réservé un vol de Newark pour son ami Ivan Smith, sans assurance ; le total de 311 a été payé.",
+        "Клиент несколько раз перенёс поездку друга Ivan Smith из Newark и каждый раз платил картой, билеты у него.",
+        "用户为朋友Ivan Smith多次改签了从纽瓦克到芝加哥的航班，选择经济舱，每次都用银行卡付款，第一次三百一十一美元。",
+    ],
+)
+def test_a_summary_in_another_language_that_names_what_was_spoken_of_is_shown(said: str) -> None:
+    """To share names is not to share a language, in which more would have to be said of the source."""
+    compactor, _, _ = compactor_of(Memory.from_messages(TRIP), ScriptedSummarizer(default=said))
+    assert checks_of(compactor) == []
+    assert compactor.get_compaction() is not None
+
+
 def test_the_same_summary_again_is_refused_after_a_long_piece_of_conversation() -> None:
     """Whether it names anything or not."""
     memory = Memory.from_messages(LETTER)
