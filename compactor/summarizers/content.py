@@ -510,7 +510,8 @@ def is_telling(word: str) -> bool:
 #: This many common terms are no coincidence.
 _MIN_COMMON_TERMS = 5
 #: Maximum characters of a short summary. If its sources have at least so many identifiers and numbers, it quotes them
-#: or consists mostly of their words. So a refusal in any language is no summary.
+#: or consists mostly of their words; a longer one has at least one of their words. So a refusal in any language is no
+#: summary, and neither are random letters.
 _MAX_SHORT, _MIN_EXACT = 400, 10
 # Never a summary, with any words: pages, tracebacks and the status lines of servers.
 _PAGE = compile_later(
@@ -559,7 +560,7 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int, *, is_part: 
     quotes = bool(known) or (is_searched and any(_quotes(said, source) for source in sources))
     if rich and not quotes and _is_a_handful(said.text):
         return True
-    if must_quote and not (quotes and said.words):
+    if not (is_part or known) and not (said.words and (quotes if must_quote else shared)):
         exact = frozenset[str]().union(*(source.numbers | source.identifiers for source in sources))
         if len(exact) >= _MIN_EXACT and 2 * len(shared) <= len(own):
             return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from itertools import product
 from typing import Any
 
@@ -52,6 +53,10 @@ ABROAD = (
     "要約が完了しました。",
     "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore et dolore.",
     "2026-11-29T08:00:00Z",
+    # Longer than a short summary.
+    "".join(random.Random(5).choices("abcdefghij %$#\n", k=600)),
+    "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore et dolore. "
+    * 5,
 )
 #: German shares its small words with a refusal in German; it names numbers, but no identifiers.
 GERMAN = [
