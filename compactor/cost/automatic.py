@@ -83,7 +83,10 @@ class Automatic(CostOptimal):
 
     def describe(self, config: CompactorConfig) -> list[str]:
         if self._sizes is None or self.config is None:
-            return ["Budget: unknown until compose is called.", *self._rule.describe(config)]
+            return [
+                "Budget: unknown until compose is called. Then it compacts when that costs least.",
+                *self._rule.describe(config),
+            ]
         source = f"of {self._price_source}" if self._price_source else f"defaults; those of {self._model} are unknown"
         named = [(one.name.replace("_", " "), getattr(self.prices, one.name)) for one in fields(self.prices)]
         prices = ", ".join(f"{name} {price:.3g}" for name, price in named if name != "per token")
