@@ -187,4 +187,5 @@ def test_names_and_numbers_that_nobody_said_are_made_up() -> None:
     names, unknown = find_invented("1. RES-48213 took 150 ms for 1299 (r12.p3), says QX-99172; 37 times.", [source])
     assert unknown == ("QX-99172", "37")
     assert find_invented("It is in RES-48…, and QX-77…", [source])[1] == ("77",)
+    assert find_invented("look(RES-48213) ×10 → 150ms", [source])[1] == ()  # ten calls were made
     assert {"RES-48213", "QX-99172", "150", "37"} <= names

@@ -52,8 +52,8 @@ _NAME_WEIGHT = 0.6
 _TOKEN = re.compile(rf"\d+(?:[.:]\d+)*|[{UNSPACED_LETTERS}]+|[^\W\d_{UNSPACED_LETTERS}]+")
 _FENCED = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)", re.MULTILINE | re.DOTALL)
 _PATH = re.compile(r"[/\\]|\.[A-Za-z]{1,5}\Z")
-#: A mark before an item of a list, and a reference to a place in the log.
-_NO_NUMBER = re.compile(r"^\s*\d+[.)] |\br\d+(?:\.p\d+)?\b", re.MULTILINE)
+#: A mark before an item of a list, a reference to a place in the log, and how often the same call was made.
+_NO_NUMBER = re.compile(r"^\s*\d+[.)] |\br\d+(?:\.p\d+)?\b|×\d+\b", re.MULTILINE)
 
 #: Words of which a number must stand within one stretch of a summary.
 Group = tuple[frozenset[str], int]
