@@ -309,8 +309,8 @@ def copy_with(record: C, /, **updates: Any) -> C:
 def create_unchecked(kind: type[M], fields: dict[str, Any]) -> M:
     """Return a record of that *kind*. Nothing is checked. *fields* are all its fields; the record keeps the dict.
 
-    Such records share one set of "fields that were set". Nobody reads it, and the garbage collector has one object
-    less to visit per record.
+    Such records share one set of "fields that were set". Nobody reads it of them, and the garbage collector has one
+    object less to visit per record.
     """
     record = object.__new__(kind)
     _put_fields(record, fields)

@@ -15,7 +15,6 @@ import typer
 
 from memory import StoreError
 from memory.messages import ASSISTANT
-from memory.rounds import copy_with
 from memory.stores.tenants import join_name
 
 from ..config import Settings
@@ -85,7 +84,7 @@ def serve(
     given |= {"archive": archive}
     settings = make_settings(config, hosts=tuple(allow_host or ()), **given)
     if rate == 0:
-        settings = copy_with(settings, rate=None)
+        settings = settings.model_copy(update={"rate": None})  # keeps which fields were set: the proxy asks for budget
     run(import_server().create_app(settings), settings)
 
 

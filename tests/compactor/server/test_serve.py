@@ -91,6 +91,7 @@ def test_settings_come_from_options_file_and_environment(tmp_path: Path, monkeyp
     assert (settings.config.threshold, settings.upstreams, settings.hosts) == (7, {"openai": url}, ("a.b",))
     assert (list(settings.tokens), settings.budget, settings.roles) == (["alice"], 9, ("x", "y"))
     assert app.state.compactor.settings is settings
+    assert {"budget", "store"} <= settings.model_fields_set  # the proxy's budget is else the window of the model
 
 
 def test_the_demo_compacts_itself() -> None:
