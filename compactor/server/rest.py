@@ -22,7 +22,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from memory import CompactedMessage, Memory, NewerVersion, Recall, StoreDamaged
+from memory import CompactedMessage, Memory, NewerVersion, Recall, StoreDamaged, StoreError
 from memory.arguments import ConfigError
 from memory.entries import Entry, EventRecorded, list_kinds
 from memory.messages import ASSISTANT, from_round
@@ -35,6 +35,7 @@ from memory.transfer.jsonl import export_session, read_session
 from memory.transfer.state_dict import append_session
 
 from ..background import ContextCompactor
+from ..errors import CompactionFailed
 from ..sessions import Session
 from .access import Tenant
 from .state import MAX_NAME, ServerState
@@ -510,8 +511,12 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
         """Compact now, and wait for it; null: there was nothing to compact."""
 
         def run(seconds: float) -> CompactResult:
-            with open_existing(tenant, session_id) as session:
-                return _make_compact_result(_find_compactor(session, body.role).compact_now(seconds))
+            try:
+                with open_existing(tenant, session_id) as session:
+                    return _make_compact_result(_find_compactor(session, body.role).compact_now(seconds))
+            except CompactionFailed:
+                with open_existing(tenant, session_id):  # 404 if it was deleted meanwhile
+                    raise
 
         try:
             return await compactions.run(tenant, run, body.timeout)
@@ -612,8 +617,10 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
         file = SpooledTemporaryFile(_MAX_IN_MEMORY)  # noqa: SIM115  (closed when it was sent)
         try:
             export_session(store, name, cast("TextIO", _RenamingWriter(file.write, session_id)))
-        except BaseException:
+        except BaseException as error:
             file.close()
+            if isinstance(error, StoreError) and store.get_extent(name) is None:
+                _raise_unknown()  # deleted meanwhile
             raise
         file.seek(0)
 

@@ -355,7 +355,10 @@ class Log:
         bodies = dict(find_erasures(log, now.find_number))
         rounds_with_texts = {entry.round for entry in log if entry.number in bodies and entry.kind in _TEXTS}
         forget_texts(self._store, self.session_id, now, rounds_with_texts)
-        self._store.redact_all(self.session_id, bodies)
+        try:
+            self._store.redact_all(self.session_id, bodies)
+        except KeyError as error:  # the log has ended since it was read
+            raise self._make_loss_error() from error
         for number in begun:
             self._to_erase.pop(number, None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from memory import (
     Note,
     Post,
     Reduction,
+    SessionPurged,
     StaleCompaction,
     StoreError,
     ToolCall,
@@ -545,6 +546,16 @@ def test_redactions_from_several_threads_are_all_done() -> None:
     assert not any(SECRET in text for text in texts)
     assert memory.snapshot.redactions == 12
     assert everything(read_again(store), ROLE) == everything(memory, ROLE)
+
+
+def test_a_session_that_is_purged_during_a_redaction_is_purged() -> None:
+    class PurgedMeanwhile(InMemoryStore):
+        def redact_all(self, session: str, bodies: Mapping[int, str]) -> None:
+            self.purge(session)
+            super().redact_all(session, bodies)
+
+    with pytest.raises(SessionPurged):
+        memory_of(2, PurgedMeanwhile()).redact("r1.p1")
 
 
 def test_hooks_hear_of_what_was_erased_by_its_place() -> None:

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from compactor import CompactorConfig, InMemoryStore, Limits, StoreUnreachable
 from compactor.server import ServerSettings, create_app
 from compactor.server.events import MAX_QUEUED, WAKE_BATCH, EventHub
-from memory import ProviderFailed
+from memory import Entry, ProviderFailed
 from memory.stores import join_name
 
 ALICE, BOB = "alice-token-0123456789", "bob-token-0123456789"
@@ -75,6 +75,33 @@ def test_a_prompt_fits_its_budget_and_names_its_sources(client: TestClient) -> N
     small = client.post("/api/sessions/s/compose", json={"budget": 10})
     assert (small.status_code, small.json()["code"]) == (409, "BudgetExceeded")
     assert "raise the budget" in small.json()["detail"]
+
+
+def test_a_session_that_is_deleted_during_a_request_is_unknown() -> None:
+    class DeletedInExport(InMemoryStore):
+        def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+            if session == "exported" and exporting.is_set():
+                exporting.clear()  # a purge reads, too
+                self.purge(session)
+            return super().read(session, after, limit)
+
+    def delete(*_request: Any) -> str:
+        deleting.append(threading.Thread(target=client.delete, args=["/api/sessions/s"]))
+        deleting[0].start()
+        deleted.wait(10)  # ends as the server is closed, at the latest
+        return ""
+
+    exporting, deleted, deleting = threading.Event(), threading.Event(), list[threading.Thread]()
+    config = CompactorConfig(threshold=1_000, retain_recent=1)
+    app = create_app(ServerSettings(store="memory://", config=config), store=DeletedInExport(), summarizer=delete)
+    with TestClient(app, "http://127.0.0.1") as client:
+        talk(client, "s", 5)
+        talk(client, "exported", 5)
+        exporting.set()
+        assert client.get("/api/sessions/exported/export").status_code == 404
+        assert client.post("/api/sessions/s/compact", json={}).status_code == 404
+        deleted.set()
+        deleting[0].join(10)
 
 
 def test_a_summary_comes_and_goes(client: TestClient) -> None:
