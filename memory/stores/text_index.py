@@ -27,6 +27,9 @@ MAX_TRIGRAMS = 24
 PAGE = 100
 #: Pages of SQLite's index that one merge step writes: about a tenth of a second.
 MAX_MERGED_PAGES = 500
+#: Bytes of the description of SQLite's index, with which it is built anew: each rewriting may add a level of two bytes,
+#: and with more than 2,000 levels, SQLite takes the whole index for damaged.
+MAX_DESCRIPTION = 3_000
 _FIRST_SQLITE_WITH_TRIGRAMS = (3, 34)
 
 _NAMES = ("id", "session", "round", "number", "sender", "receiver", "length", "text")
@@ -234,6 +237,10 @@ def merge_texts(connection: Connection, *, begin: bool) -> bool:
     *begin*: the first step. Each step is a transaction, so that others can write in between.
     """
     if _is_postgres(connection) or not (_has_index(connection) and _has_trigrams(connection)):
+        return False
+    described = connection.exec_driver_sql("SELECT length(block) FROM compactor_trigrams_data WHERE id = 10").scalar()
+    if begin and described is not None and described > MAX_DESCRIPTION:
+        connection.exec_driver_sql("INSERT INTO compactor_trigrams(compactor_trigrams) VALUES ('rebuild')")
         return False
     # Deleted texts are only marked until the whole index is rewritten; a negative number starts that.
     changes = "SELECT total_changes()"

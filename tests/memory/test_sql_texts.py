@@ -182,6 +182,22 @@ def test_what_was_erased_is_taken_out_of_a_large_index_step_by_step(url: str, as
     store.close()
 
 
+@pytest.mark.slow
+def test_an_index_that_was_rewritten_thousands_of_times_is_not_damaged(url: str, tmp_path: Path) -> None:
+    """SQLite counts the rewritings in the index, and takes one with more than 2,000 levels for damaged."""
+    store = kept(url)
+    with closing(sqlite3.connect(tmp_path / "chat.db")) as connection, connection:
+        for number in range(2_800):  # as erasing a text of one session does, with others beside it
+            place = (2**40 + number, number)
+            connection.execute("INSERT INTO compactor_texts VALUES (?, 999, ?, 0, '', '', 4, 'word')", place)
+            connection.execute("INSERT INTO compactor_trigrams(compactor_trigrams, rank) VALUES ('merge', -1)")
+    for number in range(1, 60):
+        store.save_texts("s", 1, 3, [text(number % 3 + 1)])
+    assert [one.round for one in found(store, "swordfish")] == [3]
+    store.purge("s")
+    store.close()
+
+
 def test_texts_behind_a_gap_are_not_taken(url: str) -> None:
     """They are of a session that was purged, by somebody who does not know yet."""
     store = kept(url)
