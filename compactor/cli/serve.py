@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from memory import StoreError
+from memory import StoreError, open_store
 from memory.messages import ASSISTANT
 from memory.stores.tenants import join_name
 
@@ -85,7 +85,21 @@ def serve(
     settings = make_settings(config, hosts=tuple(allow_host or ()), **given)
     if rate == 0:
         settings = settings.model_copy(update={"rate": None})  # keeps which fields were set: the proxy asks for budget
-    run(import_server().create_app(settings), settings)
+    app = import_server().create_app(settings)
+    _check_store(settings)
+    run(app, settings)
+
+
+def _check_store(settings: ServerSettings) -> None:
+    """Open the store in *settings* once: a fault in the app's lifespan would be told as a traceback. Raises
+    ``CommandError`` and ``StoreError``."""
+    from ..server.state import make_data_folder
+
+    try:
+        make_data_folder(settings)
+    except OSError as error:
+        raise CommandError(f"the folder for the store cannot be made ({error.strerror}); give --store URL") from error
+    open_store(settings.store).close()
 
 
 def _parse_upstream(text: str) -> tuple[str, str]:

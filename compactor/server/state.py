@@ -90,9 +90,15 @@ class ServerState:
     def _make_sessions(self) -> Sessions:
         settings = self.settings
         given: dict[str, Any] = {"config": settings.config, "budget": settings.budget, "roles": settings.roles}
-        if self._store is None and "store" not in settings.model_fields_set:
-            find_data_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._store is None:
+            make_data_folder(settings)
         store = self._store if self._store is not None else settings.store
         sessions = Sessions(store, **given | self._options)
         sessions.on_event(self.hub.publish)
         return sessions
+
+
+def make_data_folder(settings: ServerSettings) -> None:
+    """Make this user's folder for the store if *settings* name no other place. Raises ``OSError``."""
+    if "store" not in settings.model_fields_set:
+        find_data_folder().mkdir(mode=0o700, parents=True, exist_ok=True)

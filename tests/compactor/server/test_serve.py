@@ -58,6 +58,17 @@ def test_an_archive_that_does_not_exist_is_refused_in_one_line(tmp_path: Path) -
     create_app(ServerSettings(store="memory://", archive=str(where)))
 
 
+def test_a_store_that_cannot_be_opened_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = tmp_path / "damaged.db"
+    damaged.write_bytes(b"no database " * 500)
+    for url in (f"sqlite:///{damaged}", f"sqlite:///{tmp_path}", "mysql://host/database"):
+        assert refusal(run("serve", "--port", "0", "--store", url)), url
+    monkeypatch.setenv("XDG_DATA_HOME", str(damaged))
+    monkeypatch.setenv("LOCALAPPDATA", str(damaged))
+    monkeypatch.setenv("HOME", str(damaged))
+    assert "give --store URL" in refusal(run("serve", "--port", "0"))
+
+
 def test_an_address_that_is_not_to_be_had_is_refused_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         told = refusal(run("serve", "--demo", "--port", str(taken.getsockname()[1])))
