@@ -205,8 +205,10 @@ class _Aligner:
         #: Index of the first object of the last call that had another index there.
         self.displaced = len(messages)
         self.has_erased = max(log.kinds, default=0) >= ERASED
-        #: Places in the log of the objects of the last call that are elsewhere in this list; whether there are objects.
-        self.moved, self.has_objects, self.repeated = dict[int, int](), False, REPEATED
+        #: Indexes, in this list and in the log, of the objects of the last call that are elsewhere in this list.
+        self.moved, self.moved_from = set[int](), set[int]()
+        #: Whether this list has objects of the last call.
+        self.has_objects, self.repeated = False, REPEATED
         if len(last.messages) * SIZE == len(last.prints):
             self._mark_objects()
 
@@ -225,10 +227,6 @@ class _Aligner:
         """How often the host's last list had each fingerprint; the log, if there was no list."""
         return _count_prints(self.last.prints or self.log_prints)
 
-    @cached_property
-    def _moved_places(self) -> Sequence[int]:
-        return sorted(self.moved.values())
-
     def _mark_objects(self) -> None:
         """Give moved objects and their messages in the log fingerprints of their own, so that they match no others."""
         messages, former = self.messages, self.last.messages
@@ -246,7 +244,8 @@ class _Aligner:
             log_index = find_log_index(known.spans, before)
             if log_index is not None and times[id(message)] == 2:
                 mark = log_index.to_bytes(SIZE, "big")
-                self.moved[index] = log_index
+                self.moved.add(index)
+                self.moved_from.add(log_index)
                 self.displaced = min(self.displaced, index if index != before else self.displaced)
                 prints[index * SIZE : (index + 1) * SIZE] = log_prints[log_index * SIZE : (log_index + 1) * SIZE] = mark
                 kinds[log_index] = USUAL if kinds[log_index] >= ERASED else kinds[log_index]
@@ -292,46 +291,53 @@ class _Aligner:
             if call is None:
                 return None
             log_end = call
-        for index in range(host_end, min(host_end + MAX_SUMMARY + 1, len(self.messages))):
-            is_summary = index > host_end
-            if is_summary and not self._may_be_summary(index - 1):
-                return None
-            if is_answer(self.messages[index]):
-                continue
-            if is_summary and (behind := self._find_behind_reworded(host_end, log_end, index)) is not None:
+        if host_end == len(self.messages) or is_answer(self.messages[host_end]):
+            return None
+        if (behind := self._find_behind(host_end, log_end)) is not None:
+            if host_end in self.moved:
                 return behind, UNIQUE
-            tried = (self._follow([Anchor(index, place)]) for place in self._list_places(index, log_end + 1))
-            best = max(tried, key=_rate, default=None)
-            if best is None or self._has_moved(log_end, best):
-                continue  # the host still has a message that would be in the hole
-            evidence = self._count_evidence(best, 0 if is_summary else self.repeated)
-            if is_summary:
-                if evidence >= STRONG and best.kept >= MIN_MATCHING and self._is_summarized(host_end, log_end, best):
-                    return best, UNIQUE
-            elif index in self.moved:
-                return best, UNIQUE
-            elif evidence >= UNIQUE:
-                is_short = index == 0 and len(self.messages) <= 2
-                return best, evidence - (UNIQUE if is_short else MADE_ANEW if self.has_objects else ENOUGH)
+            evidence = self._count_evidence(behind, self.repeated)
+            if evidence >= UNIQUE:
+                is_short = host_end == 0 and len(self.messages) <= 2
+                return behind, evidence - (UNIQUE if is_short else MADE_ANEW if self.has_objects else ENOUGH)
+        for index in range(host_end + 1, min(host_end + MAX_SUMMARY + 1, len(self.messages))):
+            if not self._may_be_summary(index - 1) or is_answer(self.messages[index]):
+                return None
+            if (behind := self._find_behind_summary(host_end, log_end, index)) is not None:
+                return behind, UNIQUE
         return None
 
-    def _has_moved(self, first: int, behind: Alignment) -> bool:
-        """Return whether the host has messages of the log from index *first* to before *behind* elsewhere in its list:
-        one of its objects, or all of these messages that its last list had, as often as it had them.
+    def _find_behind_summary(self, host_end: int, log_end: int, index: int) -> Alignment | None:
+        """Return what matches from *index* of the host's list on, if the messages in front of it are a summary."""
+        if (behind := self._find_behind_reworded(host_end, log_end, index)) is not None:
+            return behind
+        behind = self._find_behind(index, log_end)
+        if behind is None or behind.kept < MIN_MATCHING or self._count_evidence(behind, 0) < STRONG:
+            return None
+        return behind if self._is_summarized(host_end, log_end, behind) else None
 
-        Words that repeat are no evidence alone, nor is one message that is new at the list's end: a host that drops its
-        oldest message may say the same again.
+    def _find_behind(self, index: int, log_end: int) -> Alignment | None:
+        """Return what matches from *index* of the host's list on, behind a hole in the log from *log_end* on."""
+        tried = (self._follow([Anchor(index, place)]) for place in self._list_places(index, log_end + 1))
+        best = max(tried, key=_rate, default=None)
+        return None if best is None or self._has_moved(log_end, best) else best
+
+    def _has_moved(self, first: int, behind: Alignment) -> bool:
+        """Return whether the host has messages of the log from index *first* to before *behind* elsewhere in its list.
+
+        One of its objects is enough. In new objects, all that its last list had are there, as often as it had them.
         """
         end = behind.anchors[0].log_index
-        if bisect_left(self._moved_places, first) < bisect_left(self._moved_places, end):
+        if not self.moved_from.isdisjoint(range(first, end)):
             return True
-        begin = max([first, *(one.log_index for one in self.last.anchors[:1])])
-        places = [at for at in range(begin, end) if self.log.kinds[at] != OPTIONAL]
-        hole = {get_print(self.log_prints, at) for at in places if self.log.kinds[at] == USUAL} & self._last_said.keys()
-        if len(places) == 1 and not behind.is_diverged:
-            return False
-        is_known = any(self._occurrences[one] == 1 for one in hole)
-        return is_known and all(self._said[one] >= self._last_said[one] for one in hole)
+        begin = max(first, self.last.anchors[0].log_index) if self.last.anchors else first
+        hole = [at for at in range(begin, end) if self.log.kinds[at] != OPTIONAL]
+        if len(hole) == 1 and not behind.is_diverged:
+            return False  # the host may drop one message, and say the same again at its list's end
+        prints = {get_print(self.log_prints, at) for at in hole if self.log.kinds[at] == USUAL} & self._last_said.keys()
+        if all(self._occurrences[one] > 1 for one in prints):
+            return False  # words that repeat are no evidence
+        return all(self._said[one] >= self._last_said[one] for one in prints)
 
     def _list_places(self, index: int, first: int) -> Iterator[int]:
         """Yield the log's indexes from *first* on that match the host's message at *index*, the newest first."""
