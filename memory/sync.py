@@ -73,23 +73,21 @@ def sync_messages(
         raise ValueError(f"on_divergence is 'rewind' or 'raise', not {on_divergence!r}")
     given = list_messages(messages)
     header_size = next((place for place, one in enumerate(given) if not _is_system(one)), len(given))
-    body = given[header_size:]
-    header_posts = [_parse(one, place) for place, one in enumerate(given[:header_size])]
+    header, body = given[:header_size], given[header_size:]
+    header_posts = [_parse(one, place) for place, one in enumerate(header)]
     state = memory._sync_state or SyncState()
     prints, same, first = _print_host(body, header_size, state.last, newest)
     anchors: Sequence[Anchor] = ()
     undone = 0
-    while True:
+    while True:  # until nobody has written between reading and writing
         now = memory.snapshot
         log = read_log(now, state.log)
         state = memory._sync_state = copy_with(state, log=log)
-        # Keep the alignment: after an undone call with its results, nothing may be left to match.
-        is_known = anchors and anchors[-1].log_index <= len(log.kinds)
-        found = (
-            follow(log, prints, body, anchors)
-            if is_known
-            else align(log, prints, body, cut_list(log, state.last, first, body))
-        )
+        if anchors and anchors[-1].log_index <= len(log.kinds):
+            # Keep the alignment: after an undone call with its results, nothing may be left to match.
+            found = follow(log, prints, body, anchors)
+        else:
+            found = align(log, prints, body, cut_list(log, state.last, first, body))
         if found.is_diverged:
             if on_divergence == "raise":
                 raise HistoryDiverged(header_size + found.host_end, make_place_reference(log.places[found.log_end]))
@@ -100,15 +98,11 @@ def sync_messages(
             if memory._rewind(reference, only_at=now.number):
                 anchors, undone = _cut_anchors(found.anchors, end, body), undone + len(log.kinds) - end
             continue
-        spans, kept, dropped = [*found.spans], found.host_end, _count_dropped(log, found)
-        # Leading system messages may come from the middle of the history.
-        begin = found.anchors[0].log_index if found.anchors[0].host_index == 0 else 0
-        while header_size and begin and Fingerprinter()(given[header_size - 1]) == get_print(log.prints, begin - 1):
-            header_size, begin, kept, dropped = header_size - 1, begin - 1, kept + 1, dropped - 1
-            spans = [MatchingSpan(0, begin, 1), *(one._replace(host_start=one.host_start + 1) for one in spans)]
-        changes = _find_header_changes(memory, given[:header_size], header_posts)
-        new = _list_new(now, log, spans, given[header_size:], kept)
-        added = [*changes, *(_parse(one, place) for place, one in enumerate(new, header_size + kept))]
+        matched, spans = _match_header(log, found, header)
+        kept, outside = matched + found.host_end, header_size - matched
+        changes = _find_header_changes(memory, header[:outside], header_posts)
+        new = _list_new(now, log, spans, given[outside:], kept)
+        added = [*changes, *(_parse(one, place) for place, one in enumerate(new, outside + kept))]
         places = memory._extend(added, only_at=now.number) if added else []
         if len(places) == len(added):
             break
@@ -118,15 +112,17 @@ def sync_messages(
     memory._sync_state = SyncState(
         log, HostList(log.prints if log.prints == prints else prints, found.anchors, body if again else body[:1])
     )
-    shown = array("Q")
-    for host_start, log_start, size in spans:
-        shown.extend(log.places[log_start : log_start + 1] * (host_start - len(shown)))
-        shown += log.places[log_start : log_start + size]
-    skipped = kept - sum(one.size for one in spans)
-    shown.extend([*(written[:1] or [NOWHERE])] * (kept - len(shown)))
-    shown += written
     appended = len(added) - sum(not post.message and not post.extra for post in changes)
-    return Synced(appended, len(given) - appended - skipped, dropped, undone, skipped, header_size, shown)
+    skipped = kept - sum(one.size for one in spans)
+    return Synced(
+        appended,
+        len(given) - appended - skipped,
+        _count_dropped(log, spans, found.log_end),
+        undone,
+        skipped,
+        outside,
+        _list_places(log, spans, kept, written),
+    )
 
 
 def read_prints(memory: Memory) -> bytes:
@@ -270,10 +266,36 @@ def _cut_anchors(anchors: Sequence[Anchor], end: int, body: Sequence[Message]) -
     return left
 
 
-def _count_dropped(log: LogFingerprints, found: Alignment) -> int:
+def _match_header(
+    log: LogFingerprints, found: Alignment, header: Sequence[Message]
+) -> tuple[int, Sequence[MatchingSpan]]:
+    """Return how many of the last *header* messages the log has just before the match, and the spans with them: a host
+    that dropped its oldest messages may begin with system messages from the middle of the history."""
+    index, begin = found.anchors[0]
+    count, fingerprint = 0, Fingerprinter()
+    while index == 0 and count < min(begin, len(header)):
+        if fingerprint(header[-1 - count]) != get_print(log.prints, begin - 1 - count):
+            break
+        count += 1
+    spans = [one._replace(host_start=one.host_start + count) for one in found.spans]
+    return count, [MatchingSpan(0, begin - count, count), *spans]
+
+
+def _count_dropped(log: LogFingerprints, spans: Sequence[MatchingSpan], log_end: int) -> int:
     """Return how many log messages the host dropped; messages that it never had do not count."""
     dropped = before = 0
-    for log_start, size in [*((one.log_start, one.size) for one in found.spans), (found.log_end, 0)]:
+    for log_start, size in [*((one.log_start, one.size) for one in spans), (log_end, 0)]:
         dropped += log_start - before - log.kinds.count(OPTIONAL, before, log_start)
         before = log_start + size
     return dropped
+
+
+def _list_places(log: LogFingerprints, spans: Sequence[MatchingSpan], kept: int, written: array[int]) -> array[int]:
+    """Return the place of each of the host's messages: of *kept* ones, and of those *written*. One that was skipped has
+    the place of the next."""
+    places = array("Q")
+    for host_start, log_start, size in spans:
+        places.extend(log.places[log_start : log_start + 1] * (host_start - len(places)))
+        places += log.places[log_start : log_start + size]
+    places.extend([*(written[:1] or [NOWHERE])] * (kept - len(places)))
+    return places + written
