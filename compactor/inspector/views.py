@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -61,8 +61,6 @@ ROUNDS_SEARCHED = 200
 SAMPLE = 16
 #: Longer texts are cut before they reach a browser; the reference reloads the whole text.
 MAX_TEXT = 100_000
-#: Maximum time between a failure's event and its record in the log.
-WRITE_TIME = timedelta(seconds=5)
 _UNBOUNDED = 10**12
 _WORDS = re.compile(r"\w{3,}")
 #: Matches the speaker's name at the start of an extract's line.
@@ -680,11 +678,11 @@ class Inspection:
         ]
 
     def _is_event(self, at: datetime, record: EventRecorded) -> bool:
-        return any(
-            (one.name, getattr(one, "error", None)) == (record.name, record.facts.get("error"))
-            and abs(one.at - at) < WRITE_TIME
-            for one in self._events
-        )
+        """Return whether *record*, written *at* that time, tells of an event of this process: an earlier one with all
+        its facts but what was paid for."""
+        facts = {key: value for key, value in record.facts.items() if key not in ("usage", "model")}
+        events = (one for one in self._events if one.name == record.name and one.at <= at)
+        return any(facts.items() <= one.facts().items() for one in events)
 
     @cached_property
     def _events(self) -> Sequence[Event]:
