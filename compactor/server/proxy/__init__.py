@@ -69,7 +69,7 @@ R = TypeVar("R")
 #: Matches images, audio and files, which may have more tokens than bytes.
 _MEDIA = re.compile(rb'"type"\s*:\s*"\w*(?:image|audio|video|file|document|media|screenshot)|"image_url"')
 _Adapter = ChatFormat | ResponsesFormat | MessagesFormat
-_Prepare = Callable[[], "bytes | _Unwritten | None"]
+_Prepare = Callable[[], bytes | None]
 
 
 def make_proxy_router(state: ServerState) -> APIRouter:
@@ -98,7 +98,7 @@ class _Unwritten(NamedTuple):
     """A request that is forwarded before its log is written."""
 
     body: bytes
-    write: Callable[[], object]
+    write: _Prepare
 
 
 class _LastRequest(NamedTuple):
@@ -217,7 +217,7 @@ class _Proxy:
 
     async def _continue(self, caller: bytes, raw: bytes, prepare: _Prepare) -> bytes | _Unwritten | None:
         """Return the body with the edits of the session's last request if it continues that, fits the budget for
-        certain, and the log is as it was. Otherwise *prepare* the request, on a thread, as its log does later."""
+        certain, and the log is as it was; its log is written later, as *prepare* does. Otherwise prepare it now."""
         last = self._find_last(caller, raw) if len(raw) <= MAX_CONTINUED else None
         if last is None:
             return await to_thread(prepare)
@@ -229,12 +229,7 @@ class _Proxy:
                 return await to_thread(prepare)
         moved = len(raw) - last.size
         edits = [(at + moved, to + moved, new) if at >= last.end else (at, to, new) for at, to, new in last.edits]
-
-        def write() -> None:
-            if isinstance(prepared := prepare(), _Unwritten):
-                prepared.write()
-
-        return _Unwritten(apply_edits(raw, edits), write)
+        return _Unwritten(apply_edits(raw, edits), prepare)
 
     def _find_last(self, caller: bytes, raw: bytes) -> _LastRequest | None:
         """Return the longest request that *raw* continues, if its new messages fit the budget for certain."""
@@ -249,14 +244,8 @@ class _Proxy:
                 return last if fits and _continues(new) else None
         return None
 
-    def _prepare(
-        self, path: str, tenant: str, headers: Headers, url: str, raw: bytes, caller: bytes
-    ) -> bytes | _Unwritten | None:
-        """Return the shortened body; None: the body is unchanged.
-
-        If the conversation fits the budget for certain, and nothing of it was left out of the request before, return
-        its log, which is not written yet.
-        """
+    def _prepare(self, path: str, tenant: str, headers: Headers, url: str, raw: bytes, caller: bytes) -> bytes | None:
+        """Write the log, and return the shortened body; None: the body is unchanged."""
         adapter = self._find_adapter(path)
         body = Body(raw)
         values = body.values
@@ -281,33 +270,20 @@ class _Proxy:
         if redactor is not None:
             system, tools = redactor(system) if system else "", redact(tools, redactor)
         options = {"budget": budget, "reserve": reserve, "tools": tools, "tool_choice": values.get("tool_choice")}
-        fit = partial(adapter.fit, name, given.items, system=system, model=model, summarizer=summarizer, **options)
-
-        def shorten() -> bytes | None:
-            """Write the log, and return the shortened body; None: the body is unchanged."""
-            fitted = fit()
-            omitted = len(given.items) - len(fitted.items)
-            ends_alike = fitted.items and omitted >= 0 and all(map(is_, fitted.items, given.items[omitted:]))
-            is_whole = ends_alike and not omitted and not fitted.added
-            edits = [] if is_whole else body.list_edits(adapter.change(values, given, fitted))
-            self._last.pop(name, None)
-            if ends_alike and fitted.last_entry and len(raw) <= MAX_CONTINUED:
-                end = body.find_end(adapter.key)
-                before, digest = raw[:end][-LAST_BYTES:], _hash_around(raw, end, 0)
-                left = budget - reserve - fitted.tokens
-                self._last[name] = _LastRequest(
-                    name, caller, end, before, len(raw), digest, edits, left, fitted.last_entry
-                )
-                if len(self._last) > MAX_LAST:
-                    self._last.popitem(last=False)
-            return None if is_whole else apply_edits(raw, edits)
-
-        last = self._last.get(name)
-        if last is None or last.edits or is_long or _MEDIA.search(raw):
-            return shorten()
-        with self._state.sessions.open(name, model=summarizer) as opened:
-            is_same = opened.memory.snapshot.last == last.last_entry
-        return _Unwritten(raw, shorten) if is_same else shorten()
+        fitted = adapter.fit(name, given.items, system=system, model=model, summarizer=summarizer, **options)
+        omitted = len(given.items) - len(fitted.items)
+        ends_alike = fitted.items and omitted >= 0 and all(map(is_, fitted.items, given.items[omitted:]))
+        is_whole = ends_alike and not omitted and not fitted.added
+        edits = [] if is_whole else body.list_edits(adapter.change(values, given, fitted))
+        self._last.pop(name, None)
+        if ends_alike and fitted.last_entry and len(raw) <= MAX_CONTINUED:
+            end = body.find_end(adapter.key)
+            before, digest = raw[:end][-LAST_BYTES:], _hash_around(raw, end, 0)
+            left = budget - reserve - fitted.tokens
+            self._last[name] = _LastRequest(name, caller, end, before, len(raw), digest, edits, left, fitted.last_entry)
+            if len(self._last) > MAX_LAST:
+                self._last.popitem(last=False)
+        return None if is_whole else apply_edits(raw, edits)
 
     def _find_adapter(self, path: str) -> _Adapter:
         state = self._state
