@@ -231,33 +231,18 @@ class SqlStore(Store):
         active = at - self._active.get(key, _NEVER) < _MINUTE
 
         def add(connection: Connection) -> None:
-            activity = {}
-            if not active or after == 0:
-                activity = {"key": key, "minute": round_to_minute(at), "due_at": round_to_minute(at + _UNTIL_DUE)}
+            page = entries[:MAX_APPENDED]
+            activity = {"key": key, "minute": round_to_minute(at), "due_at": round_to_minute(at + _UNTIL_DUE)}
             if after == 0:
                 new = {"name": escape(session), "tenant": split_name(session)[0]}
                 connection.execute(_ADD_SESSION, activity | new)
-            page, start, follows = entries[:MAX_APPENDED], 0, entries[0].follows
-            where = {"key": key, "before": after} | ({"follows": escape(follows)} if follows else {})
-            for place, entry in enumerate(page):
-                where |= zip(_NAMES[place], _make_row(after + place + 1, entry).values(), strict=True)
-            if not self._dialect.insert(connection, _make_append(len(page), bool(follows)), where):
-                raise Conflict("the log does not end there")
+            self._insert_page(connection, key, page, after)
             if after and not active:
                 connection.execute(_ADD_ACTIVITY, activity)
             if not PUBLICATIONS.isdisjoint([entry.kind for entry in page]):  # an import is of a session of its own
                 self._dialect.notify(connection, key)
-            number = find_session(connection, key) if len(page) < len(entries) else None
-            # The rest page by page: there may be very many entries. The first page reserved their place.
-            while (start := start + len(page)) < len(entries):
-                page = entries[start : start + _choose_page_size(page)]
-                rows = [
-                    _make_row(place, entry) | {"session": number} for place, entry in enumerate(page, after + start + 1)
-                ]
-                if self._dialect.in_file:
-                    connection.execute(insert(_entries), rows)
-                else:  # one statement: with many, psycopg writes to stderr if the connection breaks among them
-                    connection.execute(insert(_entries).values(rows))
+            if len(page) < len(entries):
+                self._insert_others(connection, key, entries, after)
             for do in work:
                 do(connection.connection.driver_connection)
 
@@ -283,6 +268,28 @@ class SqlStore(Store):
         if end == after:
             raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
         raise Conflict(f"the log ends at {end}, not at {after}; read what is new and append after it")
+
+    def _insert_page(self, connection: Connection, key: str, page: Sequence[Entry], after: int) -> None:
+        """Insert *page* behind entry number *after*. Raises ``Conflict`` if the log does not end there."""
+        follows = page[0].follows
+        where = {"key": key, "before": after} | ({"follows": escape(follows)} if follows else {})
+        for place, entry in enumerate(page):
+            where |= zip(_NAMES[place], _make_row(after + place + 1, entry).values(), strict=True)
+        if not self._dialect.insert(connection, _make_append(len(page), bool(follows)), where):
+            raise Conflict("the log does not end there")
+
+    def _insert_others(self, connection: Connection, key: str, entries: Sequence[Entry], after: int) -> None:
+        """Insert all *entries* but the first page, which has reserved their place; there may be very many."""
+        number, page, start = find_session(connection, key), entries[:MAX_APPENDED], 0
+        while (start := start + len(page)) < len(entries):
+            page = entries[start : start + _choose_page_size(page)]
+            rows = [
+                _make_row(place, entry) | {"session": number} for place, entry in enumerate(page, after + start + 1)
+            ]
+            if self._dialect.in_file:
+                connection.execute(insert(_entries), rows)
+            else:  # one statement: with many, psycopg writes to stderr if the connection breaks among them
+                connection.execute(insert(_entries).values(rows))
 
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         key, after = make_key(session), max(after, 0)
