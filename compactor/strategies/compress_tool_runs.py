@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -246,47 +246,65 @@ def _summarize(
     said = "\n\n".join(strip_marks(one.text) for one in replaced)
     number = run.index + 1
     previous = CompactedMessage(start_index=number, end_index=number, summary=said) if said.strip() else None
-
-    def is_new(post: Post | None) -> bool:
-        return post is None or not any(one.covers(post.number) for one in replaced)
-
-    costs = [(group, sum(view.list_costs(run.round_, group))) for group in run.groups]
-    tokens, new = sum(cost for _, cost in costs), sum(cost for group, cost in costs if all(map(is_new, group.posts)))
-    # As much as the earlier summary, so it does not shrink at each step, and a share of the new posts.
-    limit = int(work.config.summarizer_input_tokens * MAX_OF_INPUT)
-    if work.token_threshold is not None:
-        limit = min(limit, work.token_threshold // 2)  # a longer summary would make the next compaction due at once
-    target = (count(previous.summary) if previous is not None else 0) + int(ratio * new)
-    target, most = max(min(target, limit), MIN_TARGET), int(tokens * MIN_SAVING)
+    tokens, new = _count_tokens(view, run, replaced)
+    target = _choose_target(work, count(said) if previous is not None else 0, int(ratio * new))
+    most = int(tokens * MIN_SAVING)
     if MESSAGE_TOKENS + count(make_summary_text("", CALLS, reference)) + target > most:
         return None
 
     question = SummaryQuestion(work, prompt, "tool_run", target, quote_query(logged))
-    room = question.count_free_tokens(view, previous)
-    covered = [post for post in logged.post_list if run.first <= post.number <= run.last]
-    originals = {post.number: post for post in covered}
-    plans = {call.id for post in run.posts for call in post.tool_calls if call.name in plan_tools}
-    quoted: list[Post] = []
-    for post in filter(is_new, run.posts):
-        original = originals[post.number] if reread and post.extra.get(OVERLAY) == "offloaded" else None
-        if post.tool_call_id in plans or any(call.id in plans for call in post.tool_calls):
-            quoted.append(_shorten_plan(post, plans))
-        elif original is not None and count(quote(_with_posts(logged, original), partial=True)) < room:
-            quoted.append(original)
-        else:
-            quoted.append(post)
+    room = question.count_free_tokens(view, previous) if reread else 0
+    quoted = [_with_posts(logged, *_list_quoted(view, run, replaced, plan_tools, room))]
     if not reread or all(post.extra.get(OVERLAY) != "offloaded" for post in run.posts):
         question = copy_with(question, shown=_show_up_to(view, run))
     calls = find_answered_calls(logged)
-    *_, made = summarize_in_steps(
-        view, question, [_with_posts(logged, *quoted)], start=run.index, previous=previous, calls=calls
-    )
+    *_, made = summarize_in_steps(view, question, quoted, start=run.index, previous=previous, calls=calls)
     text = make_summary_text(made.summary, CALLS, reference)
     if MESSAGE_TOKENS + count(text) > most:
         message = f"the summary saves under a tenth of {tokens} tokens of tool calls"
         raise SummaryRejected("no_progress", message, tokens=tokens)
-    ends = (covered[0], covered[-1])
-    return Reduction.over(logged, ends, "summarised", text, model=made.model, usage=made.usage)
+    covered = [post for post in logged.post_list if run.first <= post.number <= run.last]
+    return Reduction.over(logged, (covered[0], covered[-1]), "summarised", text, model=made.model, usage=made.usage)
+
+
+def _is_in(post: Post | None, reductions: Iterable[Reduction]) -> bool:
+    return post is not None and any(one.covers(post.number) for one in reductions)
+
+
+def _count_tokens(view: View, run: ToolRun, replaced: Sequence[Reduction]) -> tuple[int, int]:
+    """Return the tokens of *run*, and those of its groups of which nothing is in the *replaced* summaries."""
+    costs = [(group, sum(view.list_costs(run.round_, group))) for group in run.groups]
+    new = sum(cost for group, cost in costs if not any(_is_in(post, replaced) for post in group.posts))
+    return sum(cost for _, cost in costs), new
+
+
+def _choose_target(work: Work, before: int, share: int) -> int:
+    """Return the tokens of a summary: as many as *before*, so it does not shrink at each step, and a *share* of the new
+    posts."""
+    limit = int(work.config.summarizer_input_tokens * MAX_OF_INPUT)
+    if work.token_threshold is not None:
+        limit = min(limit, work.token_threshold // 2)  # a longer summary would make the next compaction due at once
+    return max(min(before + share, limit), MIN_TARGET)
+
+
+def _list_quoted(
+    view: View, run: ToolRun, replaced: Sequence[Reduction], plan_tools: Collection[str], room: int
+) -> Iterator[Post]:
+    """Yield the posts that are in no *replaced* summary, as the summarizer reads them: calls about the plan shortened,
+    offloaded ones in full if they fit into *room* tokens."""
+    originals = {post.number: post for post in run.logged.post_list}
+    plans = {call.id for post in run.posts for call in post.tool_calls if call.name in plan_tools}
+    for post in run.posts:
+        if _is_in(post, replaced):
+            continue
+        if post.tool_call_id in plans or any(call.id in plans for call in post.tool_calls):
+            yield _shorten_plan(post, plans)
+        elif room > 0 and post.extra.get(OVERLAY) == "offloaded":
+            original = originals[post.number]
+            fits = view.token_cache.count(quote(_with_posts(run.logged, original), partial=True)) < room
+            yield original if fits else post
+        else:
+            yield post
 
 
 def _with_posts(round_: Round, *posts: Post) -> Round:
