@@ -20,7 +20,7 @@ from memory.overlays import CompactedMessage, Note
 from memory.rounds import cached_property, copy_with
 from prompts import ABOVE, load_contract
 
-from ..acceptance.checks import MAX_OVER_TARGET
+from ..acceptance.checks import MAX_OVER_TARGET, AnswerParser, Source
 from ..cost.prices import Prices
 from ..cost.rewriting import MAX_PASSES, PASSES, WRITTEN_SHARE, Form, choose_form, choose_length
 from ..errors import SummaryRejected
@@ -37,7 +37,7 @@ from ..notes import (
 )
 from ..prompt.groups import Message
 from ..summarize import TOO_LONG
-from ..summarizers.base import Style, Summary
+from ..summarizers.base import Style, Summary, SummaryRequest
 from ..tokens import count_prompt
 from ..transcript import MIN_ROOM, Step
 from ..view import View
@@ -144,31 +144,14 @@ class NotesQuestion(SummaryQuestion):
         return form if form != "full" else "addition"
 
     def prepare(self, view: View, batch: Batch) -> tuple[Form, Send, Becomes]:
-        work, step, request, previous = self.work, batch.step, batch.request, batch.request.previous
+        work, step, previous = self.work, batch.step, batch.request.previous
         continue_prompt = work.continue_prompt if step.at_boundary else None
         may_continue = continue_prompt is not None and continue_prompt(previous, step.rounds, "") is not None
         # A second try mostly misses, too: it comes with an answer that is worth its price even then.
         expects_hit = may_continue and not work.summarizer_stats.tries_again
         form = self._choose_form(view, batch, "continue" if expects_hit else "separate")
-        notes, span = self._read_notes(previous), find_span(step.rounds, request.start_index, batch.reached)
-        said, edits, source = previous.summary if previous is not None else None, form == "changes", batch.source
-        if edits:
-            said, parse = render_notes(notes), partial(_apply_answer, notes, self.order, span)
-            request = copy_with(request, kind="changes", notes=notes, schema=SCHEMA)
-        elif form == "newest" and previous is not None:
-            kept_notes, newest = self._split_notes(batch)
-            said, span = render_notes(newest), (min(note.first_round for note in newest), span[1])
-            parse = partial(_add_answer, kept_notes, self.order, span, newest)
-            request = copy_with(request, previous=copy_with(previous, summary=said, notes=newest))
-            source = copy_with(source, previous="\n".join(note.text for note in newest))
-        elif form == "addition":
-            said, parse = None, partial(_add_answer, notes, self.order, span, ())
-            request = copy_with(request, previous=None)
-        else:
-            span = (1, span[1]) if previous is not None else span
-            parse = partial(parse_notes, notes, self.order, span, refuses_edits=bool(notes))
-            # The numbers of the notes are not among what a new text has to keep.
-            source = copy_with(source, previous="\n".join(note.text for note in notes))
+        request, source, said, span, parse = self._ask_for(form, batch)
+        edits = form == "changes"
         again = _compute_share(previous, span[0]) if form == "newest" else float(form == "full")
         target, continued = self._compute_target(request.target_tokens, form), None
         if form == "newest" and request.target_tokens is not None:
@@ -201,6 +184,30 @@ class NotesQuestion(SummaryQuestion):
         asks = partial(work.summarize, request, source, batch.prohibitions, kept, parse)
         send = partial(asks, generation=view.generation, major=major, added_to=previous)
         return form, send, becomes
+
+    def _ask_for(self, form: Form, batch: Batch) -> tuple[SummaryRequest, Source, str | None, Span, AnswerParser]:
+        """Return the request for notes in that *form*, and its source, both without their texts; the notes that the
+        model sees; the rounds that the answer is about; and how it is read."""
+        request, previous, source = batch.request, batch.request.previous, batch.source
+        notes, span = self._read_notes(previous), find_span(batch.step.rounds, request.start_index, batch.reached)
+        if form == "changes":
+            parse: AnswerParser = partial(_apply_answer, notes, self.order, span)
+            request = copy_with(request, kind="changes", notes=notes, schema=SCHEMA)
+            return request, source, render_notes(notes), span, parse
+        if form == "addition":
+            parse = partial(_add_answer, notes, self.order, span, ())
+            return copy_with(request, previous=None), source, None, span, parse
+        if form == "newest" and previous is not None:
+            stay, newest = self._split_notes(batch)
+            said, span = render_notes(newest), (min(note.first_round for note in newest), span[1])
+            parse = partial(_add_answer, stay, self.order, span, newest)
+            request = copy_with(request, previous=copy_with(previous, summary=said, notes=newest))
+            return request, copy_with(source, previous="\n".join(note.text for note in newest)), said, span, parse
+        whole = (1, span[1]) if previous is not None else span
+        parse = partial(parse_notes, notes, self.order, whole, refuses_edits=bool(notes))
+        # The numbers of the notes are not among what a new text has to keep.
+        source = copy_with(source, previous="\n".join(note.text for note in notes))
+        return request, source, previous.summary if previous is not None else None, whole, parse
 
     def _split_notes(self, batch: Batch) -> tuple[tuple[Note, ...], tuple[Note, ...]]:
         """Return the notes that stay, and those to be written anew: the newest, as many as ``MAX_PASSES`` allows.
