@@ -42,19 +42,7 @@ def _read_message(item: Any) -> Message:
     content = item.content
     blocks = content if isinstance(content, list) else [content] if content else []
     calls = _list_calls(item, blocks) if role == "assistant" else []
-    parts: list[Block] = []
-    kept: list[Block] = []
-    for block in blocks:
-        if isinstance(block, str):
-            parts.append(make_text(block))
-        elif (part := read_file(block)) is not None:
-            parts.append(part)
-        elif isinstance(block.get("text"), str) and (role != "assistant" or block.get("type") == "text"):
-            parts.append(make_text(block["text"]))
-        elif role != "assistant":
-            parts += _read_unknown(block)
-        elif block.get("type") not in (*_CALLS, *_SILENT):
-            kept.append({"as_is": make_jsonable(block)})
+    parts, kept = _read_blocks(blocks, role)
     # No result can answer a call without an id.
     parts += [make_text(f"[call of {name}({dump_json(given)})]") for call_id, name, given in calls if not call_id]
     is_text = not parts or (len(parts) == 1 and parts[0]["type"] == "text")
@@ -73,6 +61,23 @@ def _read_message(item: Any) -> Message:
         status = "error" if item.status == "error" else None
         return add_native(message, NAME, status=status, kwargs=_read_kwargs(item))
     return message
+
+
+def _read_blocks(blocks: Iterable[Any], role: str) -> tuple[list[Block], list[Block]]:
+    """Return *blocks* as parts of a message, and those of the assistant's that are kept as they are."""
+    parts, kept = list[Block](), list[Block]()
+    for block in blocks:
+        if isinstance(block, str):
+            parts.append(make_text(block))
+        elif (part := read_file(block)) is not None:
+            parts.append(part)
+        elif isinstance(block.get("text"), str) and (role != "assistant" or block.get("type") == "text"):
+            parts.append(make_text(block["text"]))
+        elif role != "assistant":
+            parts += _read_unknown(block)
+        elif block.get("type") not in (*_CALLS, *_SILENT):
+            kept.append({"as_is": make_jsonable(block)})
+    return parts, kept
 
 
 def _list_calls(item: Any, blocks: Iterable[Any]) -> list[tuple[str, str, Any]]:
