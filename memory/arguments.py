@@ -69,24 +69,18 @@ def check_whole_number(name: str, value: object, minimum: int = 0) -> int:
 
 
 def check_number(
-    name: str,
-    value: object,
-    minimum: float = 0.0,
-    maximum: float = math.inf,
-    *,
-    above: bool = False,
-    finite: bool = False,
+    name: str, value: object, maximum: float = math.inf, *, above: bool = False, finite: bool = False
 ) -> float:
-    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a number from *minimum* (or *above* it) to
+    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a number from 0 (or *above* it) to
     *maximum*, and *finite* if that is asked for."""
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or not minimum <= value <= maximum
-        or (above and value == minimum)
+        or not 0 <= value <= maximum
+        or (above and value == 0)
         or (finite and value == math.inf)
     ):
-        least_text = f"above {minimum:g}" if above else f"of at least {minimum:g}"
+        least_text = "above 0" if above else "of at least 0"
         most_text = f" and at most {maximum:g}" if maximum < math.inf else ""
         raise _make_number_error(name, value, f"a {'finite ' if finite else ''}number {least_text}{most_text}")
     return value

@@ -26,8 +26,8 @@ class LimitingStoreContract(StoreContract):
 
         self.store.change_limits(put)
 
-    def _list_keys(self, kind: str = "k") -> list[str]:
-        return [row.key for row in self.reopen().change_limits(lambda rows: rows.read([kind]))]
+    def _list_keys(self) -> list[str]:
+        return [row.key for row in self.reopen().change_limits(lambda rows: rows.read(["k"]))]
 
     def test_what_one_puts_another_reads(self) -> None:
         """Rows come complete, ordered by time and then by key. A new row replaces that of the same kind and key."""
