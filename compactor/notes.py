@@ -112,33 +112,41 @@ def read_notes(text: str, span: Span, known: Iterable[Note] = ()) -> tuple[Note,
 
 
 def carry_over(
-    notes: Sequence[Note], dropped: Iterable[Note], max_tokens: int, count: TokenCounter
+    notes: Sequence[Note], dropped: Iterable[Note], max_tokens: int, count: TokenCounter, *, behind: bool = False
 ) -> tuple[Note, ...]:
     """Return *notes* with the newest of *dropped* in the section ``EARLIER``, as many as fit into *max_tokens* tokens.
 
-    What was carried over before is not carried on: two rewritings left it out.
+    They stand as ``add_instructions`` says. What was carried over before is not carried on: two rewritings left it out.
     """
     result, carried = tuple(notes), list[Note]()
     for note in sorted(dropped, key=lambda note: note.last_round, reverse=True):
         if note.section not in (EARLIER, INSTRUCTIONS):
             more = [copy_with(note, section=EARLIER), *carried]
-            longer = _insert(notes, more)
+            longer = _insert(notes, more, behind=behind)
             if count(render_notes(longer)) <= max_tokens:
                 result, carried = longer, more
     return result
 
 
-def add_instructions(notes: Sequence[Note], sentences: Iterable[str], span: Span) -> tuple[Note, ...]:
-    """Return *notes* with each of *sentences* as a note after the user's other instructions."""
+def add_instructions(
+    notes: Sequence[Note], sentences: Iterable[str], span: Span, *, behind: bool = False
+) -> tuple[Note, ...]:
+    """Return *notes* with each of *sentences* as a note after the user's other instructions.
+
+    *behind*: after all notes. An insertion before notes that prompts show already would invalidate the provider's
+    prompt cache from there on.
+    """
     added = tuple(
         Note(text=text, section=INSTRUCTIONS, first_round=span[0], last_round=span[1])
         for text in filter(None, map(normalize_text, sentences))
     )
-    return _insert(notes, added)
+    return _insert(notes, added, behind=behind)
 
 
-def _insert(notes: Sequence[Note], more: Iterable[Note]) -> tuple[Note, ...]:
-    """Return *notes* with *more* after the user's instructions."""
+def _insert(notes: Sequence[Note], more: Iterable[Note], *, behind: bool) -> tuple[Note, ...]:
+    """Return *notes* with *more* after the user's instructions, or *behind* all."""
+    if behind:
+        return (*notes, *more)
     end = max((place for place, note in enumerate(notes, 1) if note.section in ("", INSTRUCTIONS)), default=0)
     return (*notes[:end], *more, *notes[end:])
 

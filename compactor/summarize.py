@@ -277,6 +277,7 @@ class Work:
             reserve,
             parse,
             length_setting,
+            request.kind == "changes" or shown is not previous,
         )
 
         accepted: CheckedSummary | None = None
@@ -407,10 +408,12 @@ class Work:
         reserve: int,
         parse: AnswerParser | None,
         length_setting: str,
+        extends: bool,
         answer: object,
     ) -> CheckedSummary:
         """Return the summary that *answer* is, with the *prohibitions* that it lost put back, and notes carried over.
 
+        They follow all notes if the answer *extends* those that prompts show: their beginning stays in the cache.
         Every refusal of a summary is raised here, as ``SummaryRejected``: by a check, or because the restored sentences
         make it longer than the text that it replaces.
         """
@@ -444,7 +447,7 @@ class Work:
                     most = source.previous_tokens + int(MIN_SAVING * source.tokens)
                     most = min(most, request.target_tokens or source.previous_tokens)
                     dropped = find_dropped(previous.notes, Terms(text), Terms(source.text))
-                    notes = carry_over(notes, dropped, most, self.count)
+                    notes = carry_over(notes, dropped, most, self.count, behind=extends)
                 text = render_notes(notes)
             else:
                 text = words.attribute(text)
@@ -452,7 +455,7 @@ class Work:
         text, back = restore_sentences(text, missing, reserve, self.count) if missing else (text, 0)
         if back and notes:
             span = find_span(request.rounds, request.start_index, request.end_index)
-            notes = add_instructions(notes, missing[-back:], span)
+            notes = add_instructions(notes, missing[-back:], span, behind=extends)
             text = render_notes(notes)
         elif back and extracted:
             text = self._shorten_extract(text, request, source, prohibitions, reserve)

@@ -16,7 +16,7 @@ from memory.patterns import compile_later
 from memory.rounds import copy_with, freeze_mapping
 
 from ..errors import SummaryRejected
-from ..notes import EARLIER, Span, append_notes, normalize_heading, normalize_text
+from ..notes import EARLIER, INSTRUCTIONS, Span, append_notes, normalize_heading, normalize_text
 from ..summarizers.sentences import MAX_HEADING, keep_letters
 
 Op = Literal["add", "replace", "remove"]
@@ -126,7 +126,7 @@ def apply_edits(
         elif number not in removed:
             kept.append(note)
     # A note without a section joins the last one: at the top, it would change the number of every note.
-    last_section = next((note.section for note in reversed(kept) if note.section != EARLIER), "")
+    last_section = next((note.section for note in reversed(kept) if note.section not in (EARLIER, INSTRUCTIONS)), "")
     known = {(note.section, note.text) for note in kept}
     new = dict.fromkeys((section or last_section, text) for section, text in added)
     more = [
