@@ -27,6 +27,8 @@ class RecordingWorker:
         self._outcomes = [*outcomes]
         self._changed = threading.Condition()
         self.calls: list[tuple[str, str, float]] = []
+        #: What ``wake_by`` was given.
+        self.woken_by: Dispatcher | None = None
 
     def run(self, session: str, role: str) -> Outcome:
         with self._changed:
@@ -38,7 +40,7 @@ class RecordingWorker:
         return outcome
 
     def wake_by(self, dispatcher: Dispatcher) -> None:
-        """There are no limits."""
+        self.woken_by = dispatcher
 
     def sweep(self, _dispatcher: Dispatcher, _limit: int = 0) -> int:
         return 0
@@ -63,6 +65,16 @@ class DispatcherContract(ABC):
                 dispatcher.due(name, f"role of {name}", None)
             worker.wait_for(lambda calls: {name for name, _, _ in calls} == {*_NAMES})
         assert all(role == f"role of {name}" for name, role, _ in worker.calls)
+
+    def test_the_worker_is_given_a_dispatcher_before_its_first_job(self) -> None:
+        """Otherwise jobs that wait for shared limits would run half a minute after there is room."""
+        worker = RecordingWorker()
+        with self.run_engine(worker) as dispatcher:
+            dispatcher.due("s", "a")
+            worker.wait_for(lambda calls: len(calls) == 1)
+            assert worker.woken_by is not None
+            worker.woken_by.due("s", "b", datetime.now(UTC))
+            worker.wait_for(lambda calls: {role for _, role, _ in calls} == {"a", "b"})
 
     def test_roles_of_a_session_are_not_mistaken_for_each_other(self) -> None:
         worker = RecordingWorker()
