@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import genai_prices
 from genai_prices.types import ModelInfo, TieredPrices
 
+from memory.arguments import require_model
 from memory.values import ValueObject
 
 
@@ -70,6 +71,7 @@ def find_model(name: str) -> ModelFacts:
     names of several models, such as ``llama3.1``, has the lower quartile of their windows, and no price. A date,
     version or format at its end need not be known. An unlisted fine-tuned model has its base's price.
     """
+    require_model(name)
     name = name.strip().lower() if len(name) <= MAX_NAME else ""
     preferred = dict.fromkeys(_find_providers(name))
     if name.startswith("ft:"):

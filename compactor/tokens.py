@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from memory.arguments import require_model
 from memory.hooks import renew_after_fork
 from memory.messages import NATIVE
 from memory.patterns import compile_later
@@ -259,6 +260,7 @@ def get_counter(model: str = "") -> TokenCounter:
 
     The empty name and unknown models get ``o200k_base``.
     """
+    require_model(model)
     return _make_counter((find_encoding(model) if model else None) or DEFAULT_ENCODING, find_rule(model))
 
 
@@ -282,6 +284,7 @@ def window_of(model: str, windows: Mapping[str, int] | None = None) -> int | Non
     matching prefix wins. The part of a name before the last slash is the provider's. All other windows are those that
     ``compactor.find_model`` knows; the first call that needs one takes about 0.2 s of CPU time.
     """
+    require_model(model)
     name, full = model.rpartition("/")[2].lower(), model.lower()
     own = {given.lower(): tokens for given, tokens in (windows or {}).items()}
     fitting = [given for given in own if given and (name.startswith(given) or full.startswith(given))]

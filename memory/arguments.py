@@ -61,6 +61,12 @@ def require_role(role: object) -> None:
         require("role", role, str, 'the name of an agent, or "" to let it read every post')
 
 
+def require_model(model: object) -> None:
+    """Raise ``WrongType`` unless *model* is a text."""
+    if not isinstance(model, str):
+        require("model", model, str, "the name of a model")
+
+
 def check_whole_number(name: str, value: object, minimum: int = 0) -> int:
     """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a whole number of at least *minimum*."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:

@@ -25,7 +25,10 @@ from compactor import (
     budget_status,
     compact_rounds,
     compose,
+    find_model,
+    get_counter,
     offload_large,
+    window_of,
 )
 from compactor.presets import selective
 from compactor.testing import ScriptedSummarizer
@@ -253,3 +256,10 @@ def test_a_bare_mock_is_told_what_its_answer_lacks() -> None:
 def test_what_a_compactor_is_made_of_names_what_is_wrong(call: Callable[[], object], says: str) -> None:
     with pytest.raises(TypeError, match=says):
         call()
+
+
+@pytest.mark.parametrize("call", [window_of, find_model, get_counter])
+@pytest.mark.parametrize("model", [None, 5, b"gpt-5"])
+def test_the_name_of_a_model_is_a_text(call: Callable[[Any], object], model: Any) -> None:
+    with pytest.raises(ConfigError, match="model: must be the name of a model"):
+        call(model)
