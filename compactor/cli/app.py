@@ -279,7 +279,8 @@ def _run() -> int:
     try:
         remove_hook()
         code = app(prog_name="compactor", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it may be closed: a service's, or that of pythonw
+            sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", 130)
     except ContextError as error:

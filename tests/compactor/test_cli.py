@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import runpy
 import subprocess
 import sys
 from importlib import metadata
@@ -173,6 +174,17 @@ def test_output_that_cannot_be_written_is_no_traceback(
     monkeypatch.setattr("compactor.cli.replay.read_transcript", read)
     done = run("replay", "x")
     assert (done.code, done.err) == (1, says)
+
+
+def test_standard_output_may_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a service's is: the command still does its work."""
+    path, page = write_lines(tmp_path / "one.jsonl", dialogue(3)), tmp_path / "page.html"
+    monkeypatch.setattr(sys, "argv", ["compactor", "replay", str(path), "--html", str(page)])
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("compactor", run_name="__main__")
+    assert ended.value.code == 0
+    assert page.exists()
 
 
 @pytest.mark.slow
