@@ -477,11 +477,11 @@ class Work:
         from .acceptance.prohibitions import find_lost, restore_sentences
 
         target, count, less = request.target_tokens or 0, self.count, 0
-        all_of_them = count("\n".join(prohibitions)) + _HEADING_TOKENS + 2 * len(prohibitions)
+        all_of_them = min(count("\n".join(prohibitions)) + _HEADING_TOKENS + 2 * len(prohibitions), reserve)
         for attempt in range(_SHORTER):
             if not target or (over := count(text) - target) <= 0:
                 break
-            # First by the excess. If each extract loses other sentences, in the end by the length of all of them.
+            # First by the excess. If each extract loses other sentences, in the end by all that may be put back.
             less = less + over if attempt < _SHORTER - 1 else all_of_them
             self.requests += 1
             self.sent_tokens += source.sent or 0

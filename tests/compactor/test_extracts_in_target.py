@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor import USER, Event, ExtractiveSummarizer, Post, Prepared, Round, SummaryRequest, count_tokens
+from compactor import (
+    USER,
+    CompactorConfig,
+    ContextCompactor,
+    Event,
+    ExtractiveSummarizer,
+    Memory,
+    Post,
+    Prepared,
+    Round,
+    SummaryRequest,
+    count_tokens,
+)
 from compactor.acceptance.checks import Source
 from compactor.acceptance.prohibitions import HEADING, find_lost, find_prohibitions
 from compactor.summarize import Work
@@ -54,3 +68,25 @@ def test_an_extract_leaves_room_for_the_prohibitions_put_back(rounds: list[Round
     (tokens,) = [event.tokens_after for event in events if isinstance(event, Prepared)]
     assert tokens == count_tokens(made.text)
     assert tokens <= max(target, alone + 40)
+
+
+@pytest.mark.slow
+def test_prohibitions_without_end_take_no_more_room_than_is_reserved_for_them() -> None:
+    """The rest of the summary stays as long as it was."""
+    words = ["street", "house", "red", "gate", "neighbour", "phone", "tuesday", "box", "heavy", "fragile"]
+    memory, rng, lengths = Memory(), Random(1), []
+    compactor = ContextCompactor.for_role(memory, "assistant", CompactorConfig(target_tokens=1_000, retain_recent=1))
+    for number in range(60):
+        place = " ".join(rng.choices(words, k=50))
+        memory.append(
+            {"role": "user", "content": f"Order QX-{number}: never call before noon on day {number}, {place}"}
+        )
+        told = f"Noted: QX-{number} goes to /srv/depot/{number}.csv. {' '.join(rng.choices(words, k=40))}."
+        memory.append({"role": "assistant", "content": told})
+        if number % 4 == 3:
+            compactor.compact_now(timeout=60)
+            compaction = compactor.get_compaction()
+            assert compaction is not None
+            lengths.append(count_tokens(compaction.summary))
+    assert max(lengths) <= 1_000
+    assert min(lengths[4:]) > 800
