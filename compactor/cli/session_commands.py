@@ -17,6 +17,7 @@ from rich.table import Table
 from memory import CompactedMessage, Memory, expire, list_expired, purge_tenant
 from memory.arguments import ConfigError
 from memory.rounds import utc_now
+from memory.stores.tenants import SEPARATOR, split_name
 from memory.transfer.archive import expire_archive, purge_archived_tenant, purge_session
 from memory.transfer.jsonl import export_session
 
@@ -44,7 +45,16 @@ def make_option(metavar: str, text: str, *names: str, **more: Any) -> Any:
 _STORE = "The store, as sqlite:///chat.db or postgresql+psycopg://user@host/database."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 Store = Annotated[str | None, make_option("URL", _STORE, "--store", envvar="COMPACTOR_STORE")]
-Session = Annotated[str, typer.Argument(metavar="SESSION", help="Session name; after -- if it begins with a dash.")]
+
+
+def read_name(text: str) -> str:
+    """Return the session's name in *text*, where a tenant's is written as lists show it: ``acme\\x1fchat-7``."""
+    tenant, separator, session = text.partition(r"\x1f")
+    return f"{tenant}{SEPARATOR}{session}" if separator and split_name(f"{tenant}{SEPARATOR}")[0] else text
+
+
+_SESSION = r"Session name, as listed: a tenant's is TENANT\x1fNAME. After -- if it begins with a dash."
+Session = Annotated[str, typer.Argument(metavar="SESSION", help=_SESSION, callback=read_name)]
 Archive = Annotated[
     str | None, make_option("WHERE", "Also in this archive: a folder, or a URL such as s3://bucket/chats.", "--archive")
 ]

@@ -55,6 +55,14 @@ def shop(url: str) -> Iterator[Memory]:
 # -- sessions ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_tenants_session_is_named_as_it_is_listed(url: str) -> None:
+    with session(url, join_name("acme", "chat-7"), rounds=2):
+        pass
+    assert r"acme\x1fchat-7" in run("sessions", "--store", url).out
+    assert "rounds 2" in " ".join(run("show", r"acme\x1fchat-7", "--store", url).out.split())
+    assert r"a b\x1fchat-7" in refusal(run("show", r"a b\x1fchat-7", "--store", url))  # no tenant
+
+
 def test_sessions_are_listed_with_their_lengths(url: str) -> None:
     """By name, with rounds, entries and the time of the last entry."""
     with session(url, "long", rounds=3), session(url, "short", rounds=1) as memory:
