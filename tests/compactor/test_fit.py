@@ -7,23 +7,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from chats import Message, answer, assert_legal, calls, left_out_texts, note_of, result, user, words
+from chats import (
+    Message,
+    answer,
+    assert_legal,
+    calls,
+    compacted,
+    contents,
+    left_out_texts,
+    note_of,
+    result,
+    user,
+    words,
+)
+from long_tails import LARGE, ROLE, SMALL, agent_run, chat, step, texts
 
 from compactor import BudgetExceeded, Prompt, compose, count_message, count_prompt, count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, Post, Reduction, Round
 
-ROLE = "assistant"
 AMPLE = 10**6
 #: What names a place in the log in a prompt.
 REFERENCE = re.compile(r"r\d+(?:\.p\d+(?:-p\d+)?|-r\d+)?\b")
-
-
-def contents(prompt: Prompt) -> list[Any]:
-    return [message.get("content") for message in prompt.messages]
-
-
-def texts(prompt: Prompt) -> str:
-    return "\n".join(str(content) for content in contents(prompt))
 
 
 def reduce(memory: Memory, place: int, posts: Sequence[Post | None], kind: Any, text: str = "") -> Reduction:
@@ -34,43 +38,8 @@ def reduce(memory: Memory, place: int, posts: Sequence[Post | None], kind: Any, 
     return made
 
 
-def compacted(memory: Memory, end: int, summary: str = "They talked.") -> None:
-    rounds, _ = memory.get_role_rounds(ROLE)
-    made = CompactedMessage(start_index=1, end_index=end, summary=summary, end_round_id=rounds[end - 1].id)
-    memory.journal(ROLE).publish(
-        made, base=memory.journal(ROLE).read().generation, round_ids=[round_.id for round_ in rounds[:end]]
-    )
-
-
 def posts_of(memory: Memory, place: int) -> tuple[Post, ...]:
     return memory.conversation.rounds[place].post_list
-
-
-def step(memory: Memory, number: int, text: str) -> None:
-    """One call of a tool, and what it gave."""
-    memory.append(calls(f"c{number}"))
-    memory.append(result(f"c{number}", text))
-
-
-def agent_run(steps: int, tokens: int = 40, store: InMemoryStore | None = None) -> Memory:
-    memory = Memory("s", store=store)
-    memory.append(user("Find the fault."))
-    for number in range(steps):
-        step(memory, number, f"{number:05} {words(tokens)}")
-    return memory
-
-
-def chat(rounds: int, tokens: int = 30, store: InMemoryStore | None = None) -> Memory:
-    memory = Memory("s", store=store)
-    for number in range(1, rounds + 1):
-        memory.append(user(f"question {number:04} {words(tokens)}"))
-        memory.append(answer(f"answer {number:04} {words(tokens)}"))
-    return memory
-
-
-#: A payload that is offloaded, and a result that is at most cleared.
-LARGE = "\n".join(f"{number:04} one row of a large table" for number in range(400))
-SMALL = "\n".join(f"{number:04} a small one" for number in range(40))
 
 
 def mixed() -> Memory:
@@ -333,145 +302,6 @@ def test_every_reference_in_a_prompt_reloads_the_original(budget: int) -> None:
         assert_references_hold(memory, prompt)
 
 
-# -- pins -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_pinned_post_stays_whole_while_its_round_is_left_out() -> None:
-    """In its place among what is left, counted, and named by no line as gone."""
-    memory = chat(40)
-    memory.pin("r3.p1")
-
-    prompt = compose(memory, budget=600)
-
-    assert {1, 2, 3, 4} <= set(prompt.report.omitted_rounds)
-    assert contents(prompt)[:2] == [note_of(prompt), f"answer 0003 {words(30)}"]
-    assert_legal(prompt, 600)
-
-
-def test_a_pinned_result_keeps_its_call_and_is_neither_offloaded_nor_clipped() -> None:
-    """Large, old or both: what is pinned reads word for word."""
-    memory = Memory.from_messages([user("Read."), calls("a"), result("a", LARGE), calls("b"), result("b", SMALL)])
-    memory.pin("r1.p2")
-    for number in range(30):
-        step(memory, number, words(40))
-
-    prompt = compose(memory, budget=4_500)
-
-    assert contents(prompt)[:4] == [note_of(prompt), "Read.", None, LARGE]
-    assert SMALL not in contents(prompt)
-    assert_legal(prompt, 4_500)
-
-
-def test_a_pinned_query_stays_after_its_round_has_gone() -> None:
-    """What the user forbade in the beginning is still there at the end."""
-    memory = chat(40)
-    memory.pin("r1.p0")
-
-    prompt = compose(memory, budget=600)
-
-    assert contents(prompt)[1] == f"question 0001 {words(30)}"
-    assert contents(prompt)[-2] == f"question 0040 {words(30)}"
-
-
-def test_pins_of_a_round_that_failed_or_was_covered_are_not_in_the_tail() -> None:
-    """A failed round is hidden with its pins; a compaction shows those that it covers in a block of its own."""
-    memory = chat(40)
-    memory.pin("r2.p1")
-    memory.pin("r9.p1")
-    memory.finish_round(memory.conversation.rounds[8], "failed")
-    compacted(memory, 4)
-
-    prompt = compose(memory, budget=700)
-
-    assert contents(prompt)[0].startswith(f"[Pinned: word for word]\nassistant: answer 0002 {words(30)}\n")
-    assert texts(prompt).count("answer 0002") == 1
-    assert "answer 0009" not in texts(prompt)
-    assert_legal(prompt, 700)
-
-
-def test_pins_that_do_not_fit_are_refused_with_what_they_need() -> None:
-    """The error counts them, and says that unpinning helps; with exactly that much there is a prompt."""
-    memory = chat(40)
-    memory.pin("r3.p1")
-    memory.pin("r5.p0")
-    pinned = [answer(f"answer 0003 {words(30)}"), user(f"question 0005 {words(30)}")]
-    asked = user(f"question 0040 {words(30)}")
-    needed = count_prompt((*pinned, asked), count_tokens)
-
-    with pytest.raises(BudgetExceeded, match="unpin posts") as exceeded:
-        compose(memory, budget=needed - 1)
-
-    assert exceeded.value.needed == needed
-    assert compose(memory, budget=needed).messages == [*pinned, asked]
-
-
-def test_pins_in_many_rounds_are_each_shown_once() -> None:
-    """Pinning what stands in the newest round, or twice in one, shows nothing twice."""
-    memory = chat(30)
-    for reference in ("r2.p0", "r2.p1", "r29.p1", "r30.p0", "r30.p1"):
-        memory.pin(reference)
-
-    prompt = compose(memory, budget=700)
-
-    shown = [str(text) for text in contents(prompt)]
-    assert len(shown) == len(set(shown))
-    for number in (2, 29, 30):
-        assert f"answer {number:04} {words(30)}" in shown
-    assert shown[1:3] == [f"question 0002 {words(30)}", f"answer 0002 {words(30)}"]
-    assert_legal(prompt, 700)
-
-
-# -- what must stay as it is ------------------------------------------------------------------------------------------
-
-
-def test_a_call_that_waits_is_not_left_out_though_other_posts_follow() -> None:
-    """The host is about to run it: what is left out are the steps before."""
-    memory = agent_run(60)
-    memory.append(calls("now", arguments='{"path": "main.py"}'))
-
-    for budget in (200, 400, 1_000):
-        prompt = compose(memory, budget=budget)
-        assert prompt.messages[-1] == calls("now", arguments='{"path": "main.py"}')
-        assert_legal(prompt, budget)
-
-
-def test_a_call_that_waits_is_clipped_and_then_left_out_before_the_prompt_is_refused() -> None:
-    """Its arguments are an object that names the reference; where not even that fits, the line says that it is gone."""
-    memory = agent_run(3)
-    memory.append(calls("now", arguments=f'{{"text": "{words(2_000)}"}}'))
-
-    clipped, tiny = compose(memory, budget=300), compose(memory, budget=60)
-
-    assert "reload r1.p7" in clipped.messages[-1]["tool_calls"][0]["function"]["arguments"]
-    assert contents(tiny)[-1] == "Find the fault."
-    assert "to r1.p7" in note_of(tiny)
-    for prompt, budget in ((clipped, 300), (tiny, 60)):
-        assert_legal(prompt, budget)
-
-
-def asking_for_approval(*, answered: bool) -> Memory:
-    memory = Memory.from_messages([user("Delete it.")])
-    round_ = memory.conversation.rounds[0]
-    asked = {"send_from": ROLE, "send_to": "User", "message": f"May I delete it? {words(60)}"}
-    memory.add_post(round_, **asked, kind="approval_request")
-    if answered:
-        memory.add_post(round_, send_from="User", send_to=ROLE, message="Yes.", kind="approval_response")
-    for number in range(40):
-        step(memory, number, words(40))
-    return memory
-
-
-def test_an_approval_that_nobody_gave_yet_stays() -> None:
-    """The question is still open, however long ago it was asked; once it is answered, it may go like anything else."""
-    waiting = compose(asking_for_approval(answered=False), budget=700)
-    done = compose(asking_for_approval(answered=True), budget=700)
-
-    assert f"May I delete it? {words(60)}" in contents(waiting)
-    assert f"May I delete it? {words(60)}" not in contents(done)
-    for prompt in (waiting, done):
-        assert_legal(prompt, 700)
-
-
 def test_what_was_reloaded_is_not_shortened_again_in_the_same_round() -> None:
     """The agent asked for it: it reads it whole while it works, and in the next round it is old like all else."""
     memory = Memory.from_messages([user("What did it say?")])
@@ -657,39 +487,6 @@ def test_a_compaction_that_cannot_even_be_clipped_is_left_out_and_its_rounds_are
     assert "(reload r1-r" in note_of(prompt)
     assert "question 0001" in left_out_texts(memory, prompt)
     assert_legal(prompt, 100)
-
-
-@pytest.mark.parametrize("budget", range(110, 700, 35))
-def test_what_is_pinned_stays_though_the_summary_is_clipped(budget: int) -> None:
-    """A pin is word for word in every prompt: the summary gives way, and then goes, before a pin does."""
-    memory = chat(6)
-    memory.pin("r2.p1")
-    compacted(memory, 4, words(3_000))
-
-    prompt = compose(memory, budget=budget)
-
-    assert contents(prompt)[0].startswith(f"[Pinned: word for word]\nassistant: answer 0002 {words(30)}")
-    assert_legal(prompt, budget)
-
-
-def test_pins_behind_a_compaction_that_do_not_fit_are_refused_with_what_they_need() -> None:
-    """The pin block and the query are the least; with exactly that much there is a prompt."""
-    memory = chat(6)
-    memory.pin("r2.p1")
-    compacted(memory, 4, words(3_000))
-    with pytest.raises(BudgetExceeded) as exceeded:
-        compose(memory, budget=20)
-
-    needed = exceeded.value.needed
-    prompt = compose(memory, budget=needed)
-
-    assert contents(prompt) == [
-        f"[Pinned: word for word]\nassistant: answer 0002 {words(30)}",
-        f"question 0006 {words(30)}",
-    ]
-    assert prompt.tokens == needed
-    with pytest.raises(BudgetExceeded):
-        compose(memory, budget=needed - 1)
 
 
 # -- attacks ----------------------------------------------------------------------------------------------------------
