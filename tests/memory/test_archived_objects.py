@@ -20,18 +20,17 @@ from memory import (
     StoreError,
     open_store,
 )
-from memory.transfer import archive_object
 from memory.transfer.archive import (
     expire_archive,
     list_archive,
     purge_archived,
     restore_session,
 )
-from memory.transfer.archive_object import make_archive_key
 
 
 def object_of(where: Path) -> Path:
-    return where / make_archive_key("s")
+    (row,) = list_archive(where)
+    return where / row.key
 
 
 @pytest.fixture
@@ -149,7 +148,7 @@ def test_a_bomb_fills_neither_memory_nor_disk(archived: Path, monkeypatch: pytes
         restore_session(open_store("memory://"), archived, "s")
     assert tracemalloc.get_traced_memory()[1] < 200_000_000
     tracemalloc.stop()
-    monkeypatch.setattr(archive_object, "MAX_TOTAL", 100_000)
+    monkeypatch.setattr("memory.transfer.archive_object.MAX_TOTAL", 100_000)
     forge(archived, [{**head, "entries": 1 << 40}, *lines_of_many(2_000)])
     with pytest.raises(StoreDamaged, match="and 100,000 in all"):
         restore_session(open_store("memory://"), archived, "s")
@@ -165,15 +164,16 @@ def lines_of_many(count: int) -> list[dict[str, Any]]:
 
 def test_objects_that_cannot_be_read_are_listed_and_left_alone(archived: Path) -> None:
     """Neither expired nor replaced; what is not ours is not listed."""
-    object_of(archived).write_bytes(b"no gzip")
+    path = object_of(archived)
+    path.write_bytes(b"no gzip")
     (archived / "notes.txt").write_text("theirs")
     (archived / ("0" * 64)).mkdir()
     (archived / ("0" * 64) / "notes.txt").write_text("theirs")
     (row,) = list_archive(archived)
-    assert (row.session, row.key) == ("", make_archive_key("s"))
+    assert (row.session, archived / row.key) == ("", path)
     assert "put an undamaged copy" in row.fault
     assert expire_archive(archived, timedelta(0), now=LATER) == []
     store = open_store("memory://")
     write(store, "s")
     assert move(store, archived) == ([], {"s": "name_taken"})
-    assert object_of(archived).read_bytes() == b"no gzip"
+    assert path.read_bytes() == b"no gzip"

@@ -18,8 +18,10 @@ from compactor.prompt.groups import (
     NO_RESULT,
     OVERLAY,
     apply_overlays,
+    copy_messages,
     group_messages,
     is_summary,
+    measure_depth,
 )
 from compactor.tokens import MESSAGE_TOKENS
 from memory import Attachment, Memory, Post, Reduction, Round, ToolCall
@@ -584,3 +586,23 @@ def test_a_message_with_calls_does_not_leave_by_itself() -> None:
     call = spoke(1, tool_calls=({"id": "c", "name": "f"},)).model_copy(update={"kind": f"{EPHEMERAL}step"})
 
     assert shown(call, spoke(2)) == ["said 1", "said 2"]
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=3),
+        st.recursive(
+            st.none() | st.text(max_size=3),
+            lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+            max_leaves=4,
+        ),
+        max_size=3,
+    )
+)
+def test_a_message_of_ones_own_says_the_same_and_shares_nothing(message: dict[str, object]) -> None:
+    """Lists and mappings in it are others."""
+    mine = copy_messages([message], [measure_depth(message)])[0]
+    assert mine == message
+    shared = {id(value) for value in message.values() if isinstance(value, (list, dict))}
+    assert mine is not message
+    assert shared.isdisjoint(id(value) for value in mine.values())

@@ -19,6 +19,7 @@ from compactor import (
     CompactorConfig,
     ContextCompactor,
     TokenCounter,
+    View,
     compose,
     count_message,
     count_prompt,
@@ -40,7 +41,7 @@ from compactor.prompt.token_cache import (
     get_token_cache,
 )
 from compactor.testing import ScriptedSummarizer
-from memory import InMemoryStore, Memory, Post, Reduction, Round, Rounds
+from memory import CompactedMessage, InMemoryStore, Memory, Post, Reduction, Round, Rounds
 
 
 class Counted:
@@ -792,3 +793,78 @@ def test_a_prompt_that_a_signals_handler_composes_in_the_middle_of_adding_is_ref
     monkeypatch.setattr(TokenCache, "_add", interrupted)
     assert told(sums_of(token_cache, rounds)) == told(fresh(rounds))
     assert refused
+
+
+ROLE = "assistant"
+
+
+def talked(rounds: int) -> Memory:
+    memory = Memory()
+    for number in range(1, rounds + 1):
+        memory.append({"role": "user", "content": f"question {number}"})
+        memory.append({"role": "assistant", "content": f"answer {number}"})
+    memory.finish_round(memory.conversation.rounds[-1])
+    return memory
+
+
+def view_of(memory: Memory) -> View:
+    rounds, compaction = memory.get_role_rounds(ROLE)
+    return View(rounds, compaction, get_token_cache(memory, ROLE, count_tokens))
+
+
+def composed(memory: Memory) -> list[dict[str, object]]:
+    return compose(memory, ROLE, budget=4_000).messages
+
+
+def test_what_was_erased_is_not_kept() -> None:
+    """From the next look on, nothing here holds it."""
+    memory = talked(4)
+    composed(memory)
+    memory.redact("r3.p1")
+    token_cache = view_of(memory).token_cache
+    composed(memory)
+    texts = [str(part) for counted in token_cache._kept.values() for part in counted.parts or ()]
+    assert texts
+    assert not any("answer 3" in text for text in texts)
+
+
+def test_closed_rounds_of_the_tail_are_kept_and_covered_ones_let_go() -> None:
+    """So the memory that this takes does not grow with the conversation."""
+    memory = talked(8)
+    composed(memory)
+    view = view_of(memory)
+    assert [counted.parts is not None for counted in view.prefix_sums.round_tokens] == [True] * 8
+    end = memory.conversation.rounds[5]
+    made = {"start_index": 1, "end_index": 6, "summary": "six", "end_round_id": end.id}
+    memory.journal(ROLE).publish(CompactedMessage(**made), base=0, round_ids=[end.id])
+    composed(memory)
+    assert len(view_of(memory).token_cache._kept) == 2
+
+
+def test_no_more_is_kept_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By rounds and by tokens; the newest stays, however long it is, and the prompts are the same."""
+    before = composed(talked(6))
+    monkeypatch.setattr(token_caches, "MAX_ROUNDS", 3)
+    memory = talked(6)
+    assert composed(memory) == before
+    assert len(view_of(memory).token_cache._kept) == 3
+    monkeypatch.setattr(token_caches, "MAX_TOKENS", 1)
+    memory = talked(6)
+    assert composed(memory) == before
+    assert len(view_of(memory).token_cache._kept) == 1
+
+
+def test_texts_that_stand_in_every_prompt_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And again where there were too many of them since."""
+    counted: list[str] = []
+
+    def count(text: str) -> int:
+        counted.append(text)
+        return len(text)
+
+    count_again = TokenCache(ROLE, count).count_again
+    assert [count_again("one"), count_again("one"), count_again("three")] == [3, 3, 5]
+    assert counted == ["one", "three"]
+    monkeypatch.setattr(token_caches, "MAX_TEXTS", 2)
+    assert [count_again("seven"), count_again("one")] == [5, 3]
+    assert counted == ["one", "three", "seven", "one"]
