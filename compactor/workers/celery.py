@@ -2,60 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import socket
-import time
-import uuid
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery import Celery
-from celery.bootsteps import StartStopStep
-from celery.worker.consumer import Consumer, Tasks
-from kombu.connection import Connection
 
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
 
-from ..events import Skip
-from ..timers import DaemonExecutor
-from .due import BACKING_OFF, LIMITED_PAUSE, STORE_RETRIES, STORE_RETRY, Worker, find_retry_time
+from .brokers import Repeated, make_level, set_up
+from .due import BACKING_OFF, STORE_RETRIES, STORE_RETRY, Worker, run_job
 from .priority import FIRST, Priorities
 
 __all__ = ["CeleryDispatcher", "make_app", "work"]
 
-QUEUE, COMPACT, SWEEP = "compactor", "compactor.compact", "compactor.sweep"
-#: The highest priority of a job; the lowest is 0.
-MAX_PRIORITY = 9
+QUEUE, COMPACT = "compactor", "compactor.compact"
 #: Maximum seconds that a job is delayed: a worker keeps it in memory meanwhile. An early job is delayed again.
 MAX_DELAY = 60.0
-#: On Redis, seconds between two heartbeats of a worker, and seconds without one after which its jobs are another's.
-HEARTBEAT, STALLED = 1.0, 3.0
-#: Seconds after which a job that was given back is given back again unless a worker has it: a worker that is killed
-#: while it receives a job leaves no trace of it.
-LOST = 15.0
 SWEEP_SECONDS = 60.0
-_REDIS = {
-    "unacked_key": f"{QUEUE}.unacked",  # its own: other apps on that server show no heartbeats
-    "unacked_index_key": f"{QUEUE}.unacked_index",
-    "unacked_mutex_key": f"{QUEUE}.unacked_mutex",
-    "priority_steps": [*range(MAX_PRIORITY + 1)],
-    "queue_order_strategy": "priority",
-}
-#: Moves one message from those under way into the queue, unless another worker was faster. It stays listed under its
-#: new tag, as if under way, until it is acknowledged.
-_GIVE_BACK = """if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or ARGV[2] + 1) <= tonumber(ARGV[2]) then
-    redis.call('ZREM', KEYS[1], ARGV[1])
-    redis.call('HDEL', KEYS[2], ARGV[1])
-    redis.call('RPUSH', KEYS[3], ARGV[3])
-    redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
-    redis.call('ZADD', KEYS[1], ARGV[6], ARGV[4])
-end"""
-_SWEEPS = DaemonExecutor(1, "compactor-sweeps")
-_LOG = logging.getLogger(__name__)
 
 
 class CeleryDispatcher:
@@ -76,114 +42,65 @@ class CeleryDispatcher:
         """
         is_now = not_before is not None and not_before <= datetime.now(UTC)
         priority = FIRST if is_now else self.priorities.find(session, counts=True)
-        _send(self._app, escape(session), escape(role), not_before, priority=priority)
+        _send(self._app, escape(session), escape(role), not_before, priority)
 
     def close(self) -> None:
         self._app.close()
 
 
 def make_app(broker: str, worker: Worker | None = None) -> Celery:
-    """Return a Celery app. With a *worker*, it has the jobs: compact, and sweep every minute."""
-    app, is_redis = Celery("compactor", broker=broker), broker.startswith(("redis", "sentinel"))
+    """Return a Celery app. With a *worker*, it has the jobs, and sweeps every minute."""
+    app = Celery("compactor", broker=broker)
     app.conf.update(
         task_default_queue=QUEUE,
         task_ignore_result=True,
         task_acks_late=True,  # a killed worker's job goes to another
         task_reject_on_worker_lost=True,
-        task_publish_retry_policy={"max_retries": 3, "interval_start": 0, "interval_step": 0.2},
-        task_queue_max_priority=MAX_PRIORITY,  # RabbitMQ's
         worker_prefetch_multiplier=1,
         worker_enable_prefetch_count_reduction=False,  # else a worker takes no more jobs once RabbitMQ was restarted
         broker_connection_retry_on_startup=True,
-        broker_transport_options=_REDIS if is_redis else {},
     )
-    app.amqp.Connection = PatientConnection
-    app.steps["consumer"].add(Upkeep)
+    set_up(app, broker)
     if worker is not None:
         _add_jobs(app, worker)
     return app
 
 
 def _send(
-    app: Celery, session: str, role: str, not_before: datetime | None, *, waits: bool = False, priority: int = 0
+    app: Celery, session: str, role: str, not_before: datetime | None, priority: int, *, waits: bool = False
 ) -> None:
     """Send a job. *waits*: this job waits for the end of a back-off."""
     now = datetime.now(UTC)
     eta = None if not_before is None or not_before <= now else min(not_before, now + timedelta(seconds=MAX_DELAY))
-    app.send_task(COMPACT, (session, role, waits), eta=eta, priority=_make_level(app, priority))
-
-
-def _make_level(app: Celery, priority: int) -> int:
-    below_first = min(FIRST - priority, MAX_PRIORITY)
-    is_redis = "priority_steps" in app.conf.broker_transport_options  # 0 is its highest
-    return below_first if is_redis else MAX_PRIORITY - below_first
+    app.send_task(COMPACT, (session, role, waits), eta=eta, priority=make_level(app, priority))
 
 
 def _add_jobs(app: Celery, worker: Worker) -> None:
     dispatcher = CeleryDispatcher(app)
     worker.wake_by(dispatcher)
-    retry = {"autoretry_for": (StoreError, OSError), "default_retry_delay": STORE_RETRY, "max_retries": STORE_RETRIES}
-    first = {"priority": _make_level(app, FIRST)}  # it was its turn, and its worker before may have been killed
 
-    @app.task(name=COMPACT, shared=False, retry_kwargs=first, **retry)  # type: ignore[untyped-decorator]
+    @app.task(  # type: ignore[untyped-decorator]
+        name=COMPACT,
+        shared=False,
+        autoretry_for=(StoreError, OSError),
+        default_retry_delay=STORE_RETRY,
+        max_retries=STORE_RETRIES,
+        retry_kwargs={"priority": make_level(app, FIRST)},  # it was its turn; its last worker may have been killed
+    )
     def compact(session: str, role: str, waits: bool = False) -> None:
-        outcome = worker.run(unescape(session), unescape(role))
-        if outcome.reason == Skip.LIMITED:
-            time.sleep(LIMITED_PAUSE)
-        is_waited_out = outcome.reason == BACKING_OFF and not waits  # else each job would start its own chain
-        if not is_waited_out and (at := find_retry_time(outcome)) is not None:
-            is_leased = outcome.reason == Skip.LEASED  # its worker may have been killed
-            priority = FIRST if is_leased else dispatcher.priorities.find(unescape(session))
-            _send(app, session, role, at, waits=not is_leased, priority=priority)
+        retry = run_job(worker, session, role)
+        if retry is None or (retry.reason == BACKING_OFF and not waits):  # else each job would start its own chain
+            return
+        priority = FIRST if retry.first else dispatcher.priorities.find(unescape(session))
+        _send(app, session, role, retry.at, priority, waits=not retry.first)
 
-    @app.task(name=SWEEP, shared=False)  # type: ignore[untyped-decorator]
-    def sweep() -> None:
-        try:
+    class Sweeps(Repeated):
+        seconds = SWEEP_SECONDS
+
+        def run(self, app: Celery) -> None:  # noqa: ARG002
             worker.sweep(dispatcher)
-        except Exception as error:  # noqa: BLE001  (whatever store or broker may raise)
-            _LOG.warning("the sweep failed; the next is in a minute: %s", error)
 
-
-class PatientConnection(Connection):
-    """Looks every second whether the broker is back; Celery would wait longer each time."""
-
-    def ensure_connection(self, *args: Any, **options: Any) -> Any:
-        return super().ensure_connection(*args, **{"interval_start": 1, "interval_step": 0, **options})  # type: ignore[no-untyped-call]
-
-
-class Upkeep(StartStopStep):  # type: ignore[misc]
-    """Sweeps, in its own thread, not behind other jobs; and gives killed workers' jobs to the next worker on Redis,
-    where nobody else does."""
-
-    requires = (Tasks,)
-    _timers: Sequence[Any] = ()  # Celery also stops what has not started
-
-    def start(self, consumer: Consumer) -> None:
-        channel, every = consumer.task_consumer.channel, consumer.timer.call_repeatedly
-        self._timers = [every(SWEEP_SECONDS, _SWEEPS.run, (consumer.app.tasks[SWEEP],))]
-        if hasattr(channel, "unacked_index_key"):
-            self._timers.append(every(HEARTBEAT, self.beat, (channel,)))
-
-    def stop(self, consumer: Consumer) -> None:  # noqa: ARG002
-        for timer in self._timers:
-            timer.cancel()
-
-    @staticmethod
-    def beat(channel: Any) -> None:
-        """Show that this worker lives, and put the jobs of those that do not at the head of the queue."""
-        jobs, index = channel.unacked_key, channel.unacked_index_key
-        with channel.conn_or_acquire() as redis:
-            now, _ = redis.time()
-            if own := dict.fromkeys(channel.qos._delivered, now):
-                redis.zadd(index, own, xx=True)
-            for tag in redis.zrangebyscore(index, 0, now - STALLED):
-                if (job := redis.hget(jobs, tag)) is not None:
-                    message, *route = json.loads(job)
-                    # Another tag: its worker may live after all, and acknowledge the old one.
-                    new = str(uuid.uuid4())
-                    message["properties"] |= {"priority": 0, "delivery_tag": new}
-                    again = json.dumps(message), new, json.dumps([message, *route]), now + LOST - STALLED
-                    redis.eval(_GIVE_BACK, 3, index, jobs, QUEUE, tag, now - STALLED, *again)
+    app.steps["consumer"].add(Sweeps)
 
 
 def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 from memory import CompactedMessage, Memory, Store
 from memory.arguments import check_whole_number, require, require_role
 from memory.errors import SessionPurged
 from memory.events import Event, EventHook
-from memory.stores.base import DueSession, adapt_store
+from memory.stores.base import DueSession, adapt_store, unescape
 from memory.values import ValueObject
 
 from ..background import ContextCompactor, Options
@@ -212,11 +213,28 @@ def sweep(
     return len(marked)
 
 
-def find_retry_time(outcome: Outcome, now: datetime | None = None) -> datetime | None:
-    """Return when a job with that *outcome* must run again; None: it need not."""
+class Retry(NamedTuple):
+    """The next run of a job."""
+
+    at: datetime
+    #: The reason of the outcome.
+    reason: str
+    #: Whether the job then goes ahead of all others: its session is leased to a worker that may have been killed.
+    first: bool
+
+
+def run_job(worker: Worker, session: str, role: str) -> Retry | None:
+    """Run a queue's job, with its names as ``escape`` returns them; return when it must run again. None: it need not.
+
+    A job over the shared limits keeps this thread for a moment.
+    """
+    outcome = worker.run(unescape(session), unescape(role))
+    if outcome.reason == Skip.LIMITED:
+        time.sleep(LIMITED_PAUSE)
     if outcome.retry_in is None:
         return None
-    return (datetime.now(UTC) if now is None else now) + timedelta(seconds=outcome.retry_in)
+    at = datetime.now(UTC) + timedelta(seconds=outcome.retry_in)
+    return Retry(at, outcome.reason, outcome.reason == Skip.LEASED)
 
 
 class _JobQueue(Executor):

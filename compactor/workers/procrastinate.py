@@ -20,9 +20,8 @@ from memory.errors import StoreError
 from memory.stores.base import escape, unescape
 from memory.stores.postgres import Postgres
 
-from ..events import Skip
 from ..timers import DaemonExecutor
-from .due import LIMITED_PAUSE, STORE_RETRIES, STORE_RETRY, Worker, find_retry_time
+from .due import STORE_RETRIES, STORE_RETRY, Worker, run_job
 from .priority import FIRST, Priorities
 
 __all__ = ["ProcrastinateDispatcher", "make_app", "work"]
@@ -141,12 +140,9 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
 
     @app.task(name=COMPACT, queue=QUEUE, retry=_RETRY)
     async def compact(session: str, role: str) -> None:
-        outcome = await run_in_thread(partial(worker.run, unescape(session), unescape(role)))
-        if outcome.reason == Skip.LIMITED:
-            await asyncio.sleep(LIMITED_PAUSE)
-        if (at := find_retry_time(outcome)) is not None:
-            first = outcome.reason == Skip.LEASED  # its worker may have been killed
-            await run_in_thread(partial(dispatcher.due, unescape(session), unescape(role), at, first=first))
+        retry = await run_in_thread(partial(run_job, worker, session, role))
+        if retry is not None:
+            await run_in_thread(partial(dispatcher.due, unescape(session), unescape(role), retry.at, first=retry.first))
 
     @app.periodic(cron="* * * * *")
     @app.task(name=SWEEP, queue=UPKEEP, queueing_lock=SWEEP)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +24,8 @@ from celery.exceptions import Retry
 from celery.worker.consumer import Tasks
 
 from compactor.workers import Dispatcher, Outcome
-from compactor.workers.celery import HEARTBEAT, LOST, STALLED, CeleryDispatcher, Upkeep, make_app
+from compactor.workers.brokers import HEARTBEAT, LOST, STALLED, give_back
+from compactor.workers.celery import CeleryDispatcher, make_app
 from compactor.workers.contract import DispatcherContract, RecordingWorker
 from memory import StoreUnreachable
 from memory.stores import join_name
@@ -152,7 +156,7 @@ def test_a_killed_workers_job_is_given_back_once(redis_url: str) -> None:
     (tag,) = client.hkeys(channels[0].unacked_key)
     found = client.hget(channels[0].unacked_key, tag)
     for channel in channels:
-        Upkeep.beat(channel)
+        give_back(channel)
     assert client.llen("compactor") == 1
     client.hset(channels[0].unacked_key, tag, found)
     message = app.amqp.queues["compactor"](channels[0]).get()
@@ -169,13 +173,13 @@ def test_a_job_that_a_worker_received_as_it_was_killed_is_given_back_again(redis
     take_and_die(app, 5.0)
     channel = app.connection_for_read().channel()
     client, index = channel.client, channel.unacked_index_key
-    Upkeep.beat(channel)
+    give_back(channel)
     assert client.lpop("compactor") is not None
-    Upkeep.beat(channel)
+    give_back(channel)
     assert client.llen("compactor") == 0, "it may be on its way to a worker"
     ((tag, _),) = client.zrange(index, 0, -1, withscores=True)
     client.zadd(index, {tag: time.time() - LOST})
-    Upkeep.beat(channel)
+    give_back(channel)
     app.amqp.queues["compactor"](channel).get().ack()
     assert (client.llen("compactor"), client.hlen(channel.unacked_key), client.zcard(index)) == (0, 0, 0)
 
@@ -199,6 +203,46 @@ def test_a_worker_keeps_the_job_that_it_runs_for_however_long(redis_url: str) ->
         worker.wait_for(lambda calls: "late" in {name for name, _, _ in calls})
         go_on.set()
     assert [name for name, _, _ in worker.calls] == ["slow", "late"]
+
+
+#: A worker process that says when its job has begun, and ends it when its input does.
+DRAINING = """
+import os, sys
+from compactor.workers.celery import work
+from compactor.workers.contract import RecordingWorker
+
+class Slow(RecordingWorker):
+    def run(self, session, role):
+        os.write(1, b"begun")  # print would write to Celery's log
+        sys.stdin.read()
+        return super().run(session, role)
+
+work(sys.argv[1], Slow(), concurrency=1, loglevel="ERROR", quiet=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is sent")
+def test_a_worker_keeps_its_job_also_after_sigterm(redis_url: str) -> None:
+    """While it finishes that job, no other worker runs it again."""
+    worker, dispatcher = RecordingWorker(), CeleryDispatcher(redis_url)
+    dispatcher.due("slow", "a")
+    command, pipe = [sys.executable, "-c", DRAINING, redis_url], subprocess.PIPE
+    app = make_app(redis_url, worker)  # type: ignore[arg-type]
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.read(5) == b"begun"
+        with start_worker(app, pool="threads", concurrency=2, perform_ping_check=False, shutdown_timeout=30.0):
+            process.send_signal(signal.SIGTERM)
+            dispatcher.due("late", "a", datetime.now(UTC) + timedelta(seconds=STALLED + 3 * HEARTBEAT))
+            worker.wait_for(lambda calls: "late" in {name for name, _, _ in calls})
+            process.communicate(timeout=30.0)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert [name for name, _, _ in worker.calls] == ["late"]
+    channel = app.connection_for_read().channel()
+    assert channel.client.hlen(channel.unacked_key) == 0, "it is acknowledged"
 
 
 def test_a_broker_that_is_back_is_found_within_a_second() -> None:
