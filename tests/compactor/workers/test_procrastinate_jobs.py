@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +29,8 @@ from compactor.cost.admission import SAFETY_SECONDS
 from compactor.testing import ScriptedSummarizer
 from compactor.workers import Outcome, Worker
 from compactor.workers.contract import DispatcherContract, RecordingWorker
-from compactor.workers.procrastinate import ProcrastinateDispatcher, make_app, shorten_log, work
+from compactor.workers.jobs_database import shorten_log
+from compactor.workers.procrastinate import HEARTBEAT, STALLED, ProcrastinateDispatcher, make_app, work
 from memory import Memory, StoreError, open_store
 from memory.stores import join_name
 
@@ -37,7 +38,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarn
 
 
 @contextmanager
-def working(url: str, worker: Any, concurrency: int = 3) -> Iterator[None]:
+def working(url: str, worker: Any, concurrency: int = 3, drain_seconds: float = 1.0) -> Iterator[None]:
     """Run a worker on a thread."""
     loop, task = asyncio.new_event_loop(), None
     started = threading.Event()
@@ -46,7 +47,7 @@ def working(url: str, worker: Any, concurrency: int = 3) -> Iterator[None]:
         nonlocal task
         task = asyncio.current_task()
         started.set()
-        await work(url, worker, concurrency=concurrency, drain_seconds=1.0, install_signal_handlers=False)
+        await work(url, worker, concurrency=concurrency, drain_seconds=drain_seconds, install_signal_handlers=False)
 
     def serve() -> None:
         try:
@@ -197,14 +198,10 @@ def test_two_that_look_for_a_dead_workers_jobs_enqueue_them_once(
 
 def test_a_database_that_is_restarted_is_told_of_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """Not by Procrastinate's tracebacks. Errors that are not the database's keep theirs."""
-    logger = logging.getLogger("procrastinate.worker")
-    logger.addFilter(shorten_log)
-    try:
+    with shorten_log():
         for error in (ConnectorException(), ValueError("another"), NoResult()):
             error.__cause__ = OSError("the server is shutting down\nthat is all")
-            logger.error("Side task %s failed", "listener", exc_info=error)
-    finally:
-        logger.removeFilter(shorten_log)
+            logging.getLogger("procrastinate.worker").error("Side task %s failed", "listener", exc_info=error)
     database, *others = caplog.records
     assert database.getMessage() == "the database of the jobs failed: the server is shutting down"
     assert database.exc_info is None
@@ -296,6 +293,26 @@ def test_what_is_left_at_the_end_is_given_back(postgres_url: str) -> None:
         with working(postgres_url, other):
             other.wait_for(lambda calls: len(calls) == 1)
         slow.go_on.set()
+
+
+def test_a_worker_keeps_its_job_also_while_it_ends(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Within the time that the job gets to finish, no other worker runs it again."""
+    slow, other = WaitingWorker(), RecordingWorker()
+    with ProcrastinateDispatcher(postgres_url) as dispatcher, ThreadPoolExecutor(1) as threads:
+        dispatcher.create_tables()
+        dispatcher.due("slow", "a")
+        ending = ExitStack()
+        ending.enter_context(working(postgres_url, slow, drain_seconds=SOON))
+        slow.wait_for(lambda calls: len(calls) == 1)
+        with working(postgres_url, other):
+            ended = threads.submit(ending.close)
+            dispatcher.due("late", "a", datetime.now(UTC) + timedelta(seconds=STALLED + 3 * HEARTBEAT))
+            other.wait_for(lambda calls: "late" in {name for name, _, _ in calls})
+            slow.go_on.set()
+            ended.result(SOON)
+    assert [name for name, _, _ in other.calls] == ["late"]
+    assert count_jobs(postgres_url) == 0
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def count_jobs(url: str, status: str = "%") -> int:

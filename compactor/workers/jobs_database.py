@@ -1,0 +1,121 @@
+"""The database of Procrastinate's jobs: its tables, what Procrastinate does not do there, and its errors in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from datetime import datetime
+from typing import Any
+
+from procrastinate import App, JobContext
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, ProcrastinateException
+from psycopg import Error
+from psycopg.errors import LockNotAvailable
+
+from memory.errors import StoreError
+from memory.stores.base import escape
+from memory.stores.postgres import Postgres
+
+#: An append waits so long for the tables of the jobs, not as long as for its own: it is in a turn of the chat.
+_WAIT_BRIEFLY = "SELECT set_config('lock_timeout', '100ms', true)"
+#: Asked first in an append's transaction: after an error and its rollback, psycopg would prepare all statements anew.
+_WAITS = "SELECT 1 FROM procrastinate_jobs WHERE queueing_lock = %s AND status = 'todo'"
+#: Procrastinate tells its workers of new jobs alone. If it renames its channel, they find this one when they poll.
+_GO_AHEAD = """WITH moved AS (
+    UPDATE procrastinate_jobs SET scheduled_at = %(at)s, priority = %(priority)s
+    WHERE queueing_lock = %(lock)s AND status = 'todo' RETURNING id, queue_name
+) SELECT pg_notify('procrastinate_queue_v1#' || queue_name,
+    json_build_object('type', 'job_inserted', 'job_id', id)::text) FROM moved"""
+_LOG = logging.getLogger(__name__)
+
+
+def connect_to(url: str) -> dict[str, Any]:
+    """Return the connector's options for *url*, a store's URL. Raises ``StoreError`` unless that is PostgreSQL's."""
+    if url.partition("://")[0] not in ("postgresql", "postgresql+psycopg"):
+        raise StoreError("Procrastinate needs PostgreSQL: postgresql+psycopg://user:password@host/database")
+    # No prepared statements: behind PgBouncer their names might be those of another client's.
+    return {"conninfo": Postgres(url).conninfo, "kwargs": {"prepare_threshold": None}}
+
+
+def create_tables(app: App) -> None:
+    """Create Procrastinate's tables unless they exist."""
+    try:
+        if not app.check_connection():
+            app.schema_manager.apply_schema()
+    except ConnectorException:
+        if not app.check_connection():  # else another process was faster
+            raise
+
+
+def make_lock(session: str, role: str) -> str:
+    """Return the queueing lock of a role: at most one job with it waits."""
+    return hashlib.sha256(f"{escape(session)}\0{escape(role)}".encode()).hexdigest()
+
+
+def go_ahead(app: App, lock: str, at: datetime | None, priority: int) -> None:
+    """Let the job that waits with *lock* wait until *at* and no longer, and tell workers of it."""
+    app.connector.get_sync_connector().execute_query_all(_GO_AHEAD, lock=lock, at=at, priority=priority)
+
+
+class AppendTransactions:
+    """Enqueues jobs in the transactions of appends, which must neither fail nor wait for long because of them."""
+
+    def __init__(self) -> None:
+        self._is_refused = False  # one took no job, for a reason that stays
+
+    def enqueue(self, connection: Any, lock: str, defer: Callable[[], object]) -> bool:
+        """Call *defer* in the transaction of psycopg's *connection*, unless a job waits with *lock*; return whether a
+        new job is there then."""
+        try:
+            with connection.transaction():  # a savepoint
+                connection.execute(_WAIT_BRIEFLY)
+                if connection.execute(_WAITS, [lock]).fetchone() is None:
+                    defer()
+                    return True  # else a worker may take the one that waits before this transaction ends
+        except (ProcrastinateException, Error) as error:
+            cause = error.__cause__ or error
+            passes = connection.closed or isinstance(error, AlreadyEnqueued) or isinstance(cause, LockNotAvailable)
+            if not (passes or self._is_refused):
+                self._is_refused = True
+                reason = type(cause).__name__
+                _LOG.warning("no job can be enqueued in an append's transaction (%s); it is enqueued after it", reason)
+        return False
+
+
+@asynccontextmanager
+async def show_alive(context: JobContext, seconds: float) -> AsyncIterator[None]:
+    """Show every so many *seconds* that the job's worker lives: Procrastinate's own heartbeats end with SIGTERM, before
+    its jobs do."""
+
+    async def beat() -> None:
+        while (worker := context.job.worker_id) is not None:
+            await asyncio.sleep(seconds)
+            with suppress(ConnectorException):  # the worker finds that by itself
+                await context.app.job_manager.update_heartbeat(worker)
+
+    beats = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        beats.cancel()
+
+
+@contextmanager
+def shorten_log() -> Iterator[None]:
+    """Log in one line, without a traceback, that the database of the jobs failed."""
+    with ExitStack() as filters:
+        for logger in map(logging.getLogger, ("procrastinate.worker", "procrastinate.utils", "asyncio")):
+            logger.addFilter(_shorten)
+            filters.callback(logger.removeFilter, _shorten)
+        yield
+
+
+def _shorten(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    if type(error) is ConnectorException:  # what derives from it is an answer of the database
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        record.msg, record.args, record.exc_info = f"the database of the jobs failed: {reason}", (), None
+    return True
