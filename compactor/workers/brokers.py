@@ -86,7 +86,8 @@ class Repeated(StartStopStep):  # type: ignore[misc]
     def start(self, consumer: Consumer) -> None:
         """Start the thread, after the first connection. Celery calls this after each."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._repeat, args=(consumer.app,), daemon=True)
+            name = f"compactor-{type(self).__name__.lower()}"
+            self._thread = threading.Thread(target=self._repeat, args=(consumer.app,), name=name, daemon=True)
             self._thread.start()
 
     def shutdown(self, consumer: Consumer) -> None:  # noqa: ARG002
