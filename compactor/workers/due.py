@@ -78,6 +78,7 @@ def run_due(
     store = adapt_store(store)
     require("session", session, str, "the session's name, as a text")
     require_role(role)
+    require("settings", settings, Settings | None, "Settings, such as Settings(CompactorConfig(...))")
     failures = find_failures(store, session, role)
     clock, limits = options.get("clock") or SYSTEM_CLOCK, options.get("limits")
     shared, is_queued = None if isinstance(limits, Limits) else limits, False

@@ -349,6 +349,12 @@ def test_a_store_that_fails_is_the_callers_affair() -> None:
         run_due(Gone(), "s", ROLE, settings=Settings(CompactorConfig()))
 
 
+def test_a_configuration_of_one_role_is_not_taken_for_settings(store: Store) -> None:
+    """The error says what to pass."""
+    with pytest.raises(ConfigError, match=r"settings: must be Settings, such as Settings\(CompactorConfig"):
+        run_due(store, "s", ROLE, settings=CONFIG)  # type: ignore[arg-type]
+
+
 def test_a_host_on_sqlite_sees_with_its_next_prompt_what_a_worker_published(store: Store, tmp_path: Path) -> None:
     """Without writing, and also where another of its threads holds the writer's lock for nothing new."""
     memory = write(store, 10)
