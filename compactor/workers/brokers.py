@@ -55,6 +55,12 @@ class PatientConnection(Connection):
     def ensure_connection(self, *args: Any, **options: Any) -> Any:
         return super().ensure_connection(*args, **{"interval_start": 1, "interval_step": 0, **options})  # type: ignore[no-untyped-call]
 
+    @property
+    def connection_errors(self) -> tuple[type[BaseException], ...]:
+        """Kombu's, and the one that it raises if a channel is used that it has closed: when Redis is restarted, a job
+        under way is acknowledged there, and a worker that does not know the error ends."""
+        return (*super().connection_errors, AttributeError)
+
 
 def set_up(app: Celery, broker: str) -> None:
     """Prepare *app* for the URL *broker*."""

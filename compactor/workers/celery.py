@@ -111,4 +111,7 @@ def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -
     app = make_app(broker, worker)
     name = f"compactor-{os.getpid()}@{socket.gethostname()}"
     options = {"without_mingle": True, "without_gossip": True, **options}  # workers need not know of each other
-    app.Worker(hostname=name, pool="threads", concurrency=concurrency, queues=[QUEUE], **options).start()
+    controller = app.Worker(hostname=name, pool="threads", concurrency=concurrency, queues=[QUEUE], **options)
+    controller.start()
+    if controller.exitcode:
+        raise RuntimeError("Celery's worker has ended with an error, which it has logged")

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,7 +25,7 @@ from celery.worker.consumer import Tasks
 
 from compactor.workers import Dispatcher, Outcome
 from compactor.workers.brokers import HEARTBEAT, LOST, STALLED, give_back
-from compactor.workers.celery import CeleryDispatcher, make_app
+from compactor.workers.celery import CeleryDispatcher, make_app, work
 from compactor.workers.contract import DispatcherContract, RecordingWorker
 from memory import StoreUnreachable
 from memory.stores import join_name
@@ -242,6 +242,58 @@ def test_a_worker_keeps_its_job_also_after_sigterm(redis_url: str) -> None:
     assert [name for name, _, _ in worker.calls] == ["late"]
     channel = app.connection_for_read().channel()
     assert channel.client.hlen(channel.unacked_key) == 0, "it is acknowledged"
+
+
+@pytest.mark.parametrize("start", [brokers.redis, brokers.rabbitmq])
+def test_a_worker_goes_on_when_its_broker_is_restarted_during_a_job(
+    start: Callable[[], AbstractContextManager[brokers.Broker]],
+) -> None:
+    """It cannot acknowledge the job there any more: that runs again, and those that follow run, too."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Waiting(RecordingWorker):
+        def run(self, session: str, role: str) -> Outcome:
+            outcome = super().run(session, role)
+            inside.set()
+            go_on.wait(60.0)
+            return outcome
+
+    worker = Waiting()
+
+    def wait_for_job(role: str, times: int = 1) -> None:
+        worker.wait_for(lambda calls: [one for _, one, _ in calls].count(role) >= times)
+
+    with start() as broker:
+        app = make_app(broker.url, worker)  # type: ignore[arg-type]
+        with start_worker(app, pool="threads", concurrency=3, perform_ping_check=False, shutdown_timeout=30.0):
+            CeleryDispatcher(broker.url).due("s", "a")
+            assert inside.wait(60.0)
+            broker.restart()
+            dispatcher = CeleryDispatcher(broker.url)
+            dispatcher.due("s", "b")
+            wait_for_job("b")
+            go_on.set()
+            wait_for_job("a", times=2)
+            dispatcher.due("s", "c")
+            wait_for_job("c")
+        app.close()
+
+
+def test_a_worker_that_celery_ended_with_an_error_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process does not exit as if it was told to, so that it is started again."""
+
+    class Failed:
+        exitcode = 1
+
+        def __init__(self, **_options: object) -> None:
+            pass
+
+        def start(self) -> None:
+            pass
+
+    monkeypatch.setattr(Celery, "Worker", Failed)
+    with pytest.raises(RuntimeError, match="has ended with an error"):
+        work("redis://127.0.0.1:1/0", RecordingWorker())  # type: ignore[arg-type]
 
 
 def test_a_broker_that_is_back_is_found_within_a_second() -> None:
