@@ -170,9 +170,9 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
 
     if kind == "changes" and (source.sent or 0) >= MIN_NEWS and {note.text for note in summary.notes} == source.notes:
         raise refusal("hollow", "the answer changes nothing after a long piece of conversation")
-    # Lost prohibitions were put back at the end of the previous one.
-    is_same = is_written and kind == "rounds" and " ".join(source.previous.split()).startswith(" ".join(said.split()))
-    if is_same and (source.sent or 0) >= MIN_NEWS:
+    has_news = is_written and kind == "rounds" and bool(source.previous) and (source.sent or 0) >= MIN_NEWS
+    news = find_news(said, source.previous) if has_news else ""
+    if has_news and not news:
         raise refusal("hollow", "the summary is the previous one again, after a long piece of conversation")
 
     tokens, before, added = count(summary.text), source.previous_tokens, source.tokens
@@ -203,6 +203,8 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
         raise refusal("hollow", "the summary repeats the instructions of the request; check the summarizer's model")
     if is_written and kind != "changes" and source.previous and (missed := names_nothing_new(terms, *sources)):
         raise refusal("hollow", "the summary says nothing about the new rounds", missed)
+    if has_news and _adds_nothing(Terms(news), sources[0]):
+        raise refusal("hollow", "what the summary adds says nothing about the new rounds")
     if not is_extracted and len(unknown) > max(MAX_INVENTED, MAX_INVENTED_SHARE * len(names)):
         reason = f"{len(unknown)} of the {len(names)} identifiers in the summary are absent from its source"
         raise refusal("invented", reason, unknown)
@@ -252,6 +254,23 @@ def repeats(text: str, source: str) -> bool:
         return False  # fast path: most summaries leave here at one of the first words
     read = strip_markup(source)
     return 2 * len(said) >= len(read) and said in read
+
+
+_SENTENCE_ENDS = compile_later(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
+
+
+def find_news(text: str, previous: str) -> str:
+    """Return the sentences of *text* that do not stand in *previous*, each on a line."""
+    known = " ".join(previous.split()).casefold()
+    sentences = (" ".join(sentence.split()).strip("-*• ") for sentence in _SENTENCE_ENDS.split(text))
+    return "\n".join(sentence for sentence in sentences if sentence.casefold() not in known)
+
+
+def _adds_nothing(news: Terms, source: Terms) -> bool:
+    """Return whether *news* says next to nothing of *source*; four words may, if one of them stands there."""
+    known = len(news.identifiers) - len(find_unknown(news.identifiers, (source.text,)))
+    is_longer = len(news.text.split()) > 4
+    return says_nothing(news, (source,), known, is_part=True) and (is_longer or news.words.isdisjoint(source.words))
 
 
 def is_from_instructions(text: str, source: Source) -> bool:
