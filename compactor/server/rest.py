@@ -22,7 +22,16 @@ from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from memory import CompactedMessage, Memory, NewerVersion, Recall, StoreDamaged, StoreError
+from memory import (
+    CompactedMessage,
+    EntriesLost,
+    Memory,
+    NewerVersion,
+    Recall,
+    SessionPurged,
+    StoreDamaged,
+    StoreError,
+)
 from memory.arguments import ConfigError
 from memory.entries import Entry, EventRecorded, list_kinds
 from memory.messages import ASSISTANT, from_round
@@ -368,23 +377,38 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
     @contextmanager
     def open_existing(tenant: str, session_id: str) -> Iterator[Session]:
         """Open a session that has entries, including those of other processes. Raises ``HTTPException``: 404."""
+        work_on(tenant, session_id, lambda session: session.memory.refresh())
         with state.open(tenant, session_id) as session:
-            session.memory.refresh()
             if not session.memory.snapshot.number:
                 _raise_unknown()
             yield session
+
+    def work_on(tenant: str, session_id: str, work: Callable[[Session], R]) -> R:
+        """Return *work*'s result on a session. Do it again if another process has deleted that: with a new session."""
+        try:
+            with state.open(tenant, session_id) as session:
+                return work(session)
+        except EntriesLost:
+            raise
+        except SessionPurged:
+            with state.open(tenant, session_id) as session:
+                return work(session)
 
     @router.post("/sessions", status_code=201)
     def create_session(tenant: Tenant, body: CreateSessionRequest) -> SessionSize:
         """Create a session, with its first messages if given."""
         session_id = body.id if body.id is not None else token_hex(16)
-        with state.open(tenant, session_id) as session, session.lock:
+
+        def create(session: Session) -> None:
             memory = session.memory
-            memory.refresh()
-            if memory.snapshot.number:
-                raise HTTPException(409, "there is a session of that name; use it, or choose another name")
-            memory.journal("").note("session.created", {})  # lists show it before its first message
-            memory.extend(_dump(body.messages))
+            with session.lock:
+                memory.refresh()
+                if memory.snapshot.number:
+                    raise HTTPException(409, "there is a session of that name; use it, or choose another name")
+                memory.journal("").note("session.created", {})  # lists show it before its first message
+                memory.extend(_dump(body.messages))
+
+        work_on(tenant, session_id, create)
         return _measure(state, tenant, session_id)
 
     @router.get("/sessions")
@@ -448,16 +472,16 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
     @router.post("/sessions/{session_id}/messages", status_code=201)
     def append_messages(tenant: Tenant, session_id: SessionId, body: AppendRequest) -> AppendResult:
         """Append messages, all or none. A new name creates a session."""
-        with state.open(tenant, session_id) as session:
-            added = session.memory.extend(_dump(body.messages), kind=body.kind)
-            return AppendResult(references=[one.reference for one in added])
+        messages = _dump(body.messages)
+        added = work_on(tenant, session_id, lambda session: session.memory.extend(messages, kind=body.kind))
+        return AppendResult(references=[one.reference for one in added])
 
     @router.put("/sessions/{session_id}/messages")
     def sync_messages(tenant: Tenant, session_id: SessionId, body: SyncRequest) -> SyncResult:
         """Make the log match the host's whole history. A new name creates a session."""
-        with state.open(tenant, session_id) as session:
-            result = session.memory.sync(_dump(body.messages), on_divergence=body.on_divergence)
-            return SyncResult.model_validate(result, from_attributes=True)
+        messages, rule = _dump(body.messages), body.on_divergence
+        result = work_on(tenant, session_id, lambda session: session.memory.sync(messages, on_divergence=rule))
+        return SyncResult.model_validate(result, from_attributes=True)
 
     @router.get("/sessions/{session_id}/rounds")
     def list_rounds(

@@ -77,6 +77,28 @@ def test_a_prompt_fits_its_budget_and_names_its_sources(client: TestClient) -> N
     assert "raise the budget" in small.json()["detail"]
 
 
+def test_a_session_that_another_process_has_deleted_begins_anew(client: TestClient, store: InMemoryStore) -> None:
+    tokens = {"alice": SecretStr(ALICE)}
+    app = create_app(ServerSettings(store="memory://", tokens=tokens), store=store)
+    begin = {"messages": [{"role": "user", "content": "Hello"}]}
+    with TestClient(app, "http://127.0.0.1", headers={"authorization": f"Bearer {ALICE}"}) as other:
+        for method, path, body, status in (
+            ("POST", "/messages", begin, 201),
+            ("PUT", "/messages", begin, 200),
+            ("GET", "/rounds", None, 404),
+            ("POST", "/compose", {}, 404),
+        ):
+            talk(client, "s", 2)
+            assert client.get("/api/sessions/s").json()["rounds"] == 2
+            assert other.delete("/api/sessions/s").status_code == 204
+            answer = client.request(method, f"/api/sessions/s{path}", json=body)
+            assert answer.status_code == status, (method, path, answer.text)
+            client.delete("/api/sessions/s")
+        talk(client, "s", 2)
+        other.delete("/api/sessions/s")
+        assert client.post("/api/sessions", json={"id": "s"} | begin).json()["rounds"] == 1
+
+
 def test_a_session_that_is_deleted_during_a_request_is_unknown() -> None:
     class DeletedInExport(InMemoryStore):
         def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
