@@ -66,7 +66,7 @@ def read_arguments(
         raise Refused(f"the arguments are not an object; give one with {', '.join(parameters)}")
     given = {(other_names or {}).get(name, name): value for name, value in arguments.items()}
     if any(name not in parameters for name in given):
-        raise Refused(f"there are arguments that this tool does not have; it has {', '.join(parameters)}")
+        raise Refused(f"there are arguments that this tool does not have; it has {', '.join(parameters) or 'none'}")
     return given
 
 

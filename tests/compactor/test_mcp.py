@@ -273,6 +273,7 @@ def test_the_command_speaks_over_standard_input(tmp_path: Path) -> None:
             assert "costs 33 euros" in text_of(await client.call_tool("read_rounds", {"start": 3}))
             assert Memory("session-1", store=store).get_role_rounds("assistant")[1] is None
             assert "Rounds 1-17" in text_of(await client.call_tool("compact_now", {}))
+            assert "it has none" in text_of(await client.call_tool("compact_now", {"role": "x"}))
 
     asyncio.run(run())
     assert Memory("session-1", store=store).get_role_rounds("assistant")[1] is not None
