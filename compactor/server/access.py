@@ -111,7 +111,7 @@ class Access:
         self._app, self._settings, self._logouts = app, settings, logouts
         self._rates, self._failures = RateLimit(settings.rate, clock), RateLimit(MAX_FAILURES, clock)
         self._tokens = {tenant: token.get_secret_value() for tenant, token in settings.tokens.items()}
-        self._hosts = {"localhost", "127.0.0.1", "::1", *(host.lower() for host in settings.hosts)}
+        self._hosts = {"localhost", "127.0.0.1", "::1", *map(str.lower, (settings.host, *settings.hosts))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

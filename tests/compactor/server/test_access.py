@@ -135,6 +135,7 @@ def test_a_foreign_host_name_is_refused_on_loopback() -> None:
     for host in ("localhost", "localhost:8765", "127.0.0.1", "[::1]:8765", "LOCALHOST"):
         assert ask(app, "GET", "/whoami", headers={"host": host}).status_code == 200
     assert ask(make(hosts=("chat.example",)), "GET", "/whoami", headers={"host": "chat.example"}).status_code == 200
+    assert ask(make(host="127.0.0.2"), "GET", "/whoami", headers={"host": "127.0.0.2:8765"}).status_code == 200
     public = make(host="192.0.2.1", tokens=TOKENS)
     assert ask(public, "GET", "/whoami", headers={"host": "chat.example"} | bearer(BOB)).status_code == 200
 
