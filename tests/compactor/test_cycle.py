@@ -547,23 +547,27 @@ def test_a_journal_that_keeps_no_reductions_is_given_none() -> None:
 def test_no_summary_is_published_that_makes_prompts_longer() -> None:
     """It is measured by what prompts show of the rounds and around the summary, not by a transcript with its markup."""
     memory = Memory("s")
-    for number in range(4):
+    for number in range(8):
         memory.append({"role": "user", "content": f"How is item {number}, then?"})
         memory.append({"role": "assistant", "content": f"Item {number} is sold for {number} euros."})
+    memory.finish_round(memory.conversation.rounds[-1])
     config = CompactorConfig(threshold=0, retain_recent=0, target_tokens=None)
     before = compose(memory, budget=10_000).tokens
-    lengths = []
-    for words in range(5, 120, 5):
-        summarizer = ScriptedSummarizer(default="The user asked for items 0 to 3: " + "all of them are sold " * words)
-        compactor = ContextCompactor.for_role(memory, "assistant", config, summarizer)
+    lengths, published = list[int](), list[bool]()
+    for words in range(12):
+        told = " ".join(f"Item {number} is sold{' by us' * words} for {number} euros." for number in range(8))
+        compactor = ContextCompactor.for_role(memory, "assistant", config, ScriptedSummarizer(default=told))
         with suppress(CompactionFailed):
             compactor.compact_now(20)
         lengths.append(compose(memory, budget=10_000).tokens)
-        for event in of_kind(compactor.events, Published):
+        events = of_kind(compactor.events, Published)
+        published.append(bool(events))
+        for event in events:
             assert event.tokens_before - event.tokens_after == before - lengths[-1]
         if compactor.get_compaction() is not None:
             compactor.revert()
     assert max(lengths) <= before
+    assert (published[0], published[-1]) == (True, False)
 
 
 def test_a_model_is_not_asked_where_no_summary_can_make_prompts_shorter() -> None:

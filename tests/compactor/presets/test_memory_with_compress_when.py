@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -223,11 +224,15 @@ def test_a_compress_func_that_gives_no_conversation_changes_nothing(made: Any) -
     assert shown(memory, compress_func=shortened) == [SHORT]
 
 
-CALLS = st.lists(st.sampled_from("ab"), min_size=1, max_size=2).map(lambda ids: calls(*ids))
+CALLS = st.lists(st.sampled_from("ab"), min_size=1, max_size=2)
 RESULTS = st.sampled_from("ab").map(result)
+#: Calls, most with their results.
+TURNS = st.tuples(CALLS, st.lists(RESULTS, max_size=1), st.booleans()).map(
+    lambda turn: [calls(*turn[0]), *(map(result, turn[0]) if turn[2] else turn[1])]
+)
 
 
-@given(st.lists(CALLS | RESULTS, min_size=1, max_size=6))
+@given(st.lists(TURNS | st.lists(RESULTS, max_size=1), min_size=1, max_size=4).map(lambda turns: [*chain(*turns)]))
 def test_what_a_compress_func_hands_back_has_one_result_for_each_call(made: list[Message]) -> None:
     """Or it is refused: however often an id is used, called and answered."""
     memory = filled(turns(2), compress_func=lambda _messages: made)
