@@ -23,7 +23,7 @@ from compactor import RECALL_TOOLS, CompactorConfig, ExtractiveSummarizer, Sessi
 from compactor.formats import anthropic, gemini, responses
 from compactor.integrations.base import Conversations, Converted, Group, Message, join_names
 from compactor.integrations.unnamed import UnnamedSessions
-from memory import InMemoryStore, MessageError, StoreError
+from memory import InMemoryStore, Memory, MessageError, StoreError
 from memory.io_threads import MAX_THREADS
 from memory.sync import NEWEST
 
@@ -156,11 +156,15 @@ def test_an_answer_that_cannot_be_written_now_is_not_lost() -> None:
 
 
 def test_an_answer_after_the_end_changes_nothing() -> None:
-    compaction = Compaction(8_000)
+    store = InMemoryStore()
+    compaction = Compaction(8_000, store=store)
     compaction.fit("s", ask(1))
     compaction.close()
+    before = Memory("s", store=store).messages()
 
     compaction.keep("s", [Turn(({"role": "assistant", "content": "All is well."},))])
+
+    assert Memory("s", store=store).messages() == before
 
 
 def test_a_system_prompt_in_parts_is_given_as_text() -> None:

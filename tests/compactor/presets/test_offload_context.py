@@ -483,10 +483,11 @@ def test_what_the_messages_say_of_files_is_so(tmp_path: Path) -> None:
     )
     files = OffloadFiles(tmp_path, "c1")
     tools = {tool["function"]["name"] for tool in files.tools()}
-    for message in made.messages:
-        for path in [path for path in made.write_file_dict if path in str(message["content"])]:
-            assert not files.call("read_file", {"path": path}).startswith("Error")
-            assert {"read_file", "grep"} <= tools
+    shown = "\n".join(str(message["content"]) for message in made.messages)
+    named = [path for path in made.write_file_dict if path in shown]
+    assert named
+    assert not any(files.call("read_file", {"path": path}).startswith("Error") for path in named)
+    assert {"read_file", "grep"} <= tools
 
 
 def test_an_archive_is_plain_text_in_which_grep_finds_what_was_said(tmp_path: Path) -> None:

@@ -66,8 +66,7 @@ def test_the_first_level_takes_large_texts_and_the_last_results() -> None:
 def test_a_group_of_which_nothing_is_shortened_has_no_levels() -> None:
     """Nothing is made for what stays as it is."""
     round_ = round_of(user(LARGE), calls("a"), result("a", "short"))
-    for group in group_messages(round_, "assistant"):
-        assert shortened(round_, group) == ()
+    assert [shortened(round_, group) for group in group_messages(round_, "assistant")] == [(), ()]
 
 
 def test_a_call_that_stands_for_a_missing_result_is_shortened_once() -> None:
