@@ -141,6 +141,8 @@ class Host:
             self.body = [one for group in groups for one in group]
             if at % 2:
                 self.body = copy.deepcopy(self.body)
+                if self.body[-1:] == moved:  # or it was dropped, and said again: nobody can know
+                    self.gone |= {str(one) for one in said(moved)}
 
     def drop_erased(self, _at: int) -> None:
         """Drop what was erased, each call with its results."""
