@@ -765,7 +765,7 @@ def test_another_hosts_rounds_are_noted_from_what_is_there(gone: int) -> None:
 
 
 def test_what_the_user_forbade_becomes_a_note_where_it_was_lost() -> None:
-    """And again where a model removes it."""
+    """And again where a model removes it: behind the notes that stay, which are in the provider's cache."""
 
     def forbidding(memory: Memory) -> None:
         round_ = memory.create_round("Never delete the invoices. What does it cost?")
@@ -782,9 +782,10 @@ def test_what_the_user_forbade_becomes_a_note_where_it_was_lost() -> None:
     (prepared,) = of_kind(scene.compactor.events, Prepared)
     assert prepared.restored == 1
     scene.add(4)
-    assert scene.made.notes[0] == forbidden.model_copy(update={"first_round": 5, "last_round": 8})
+    assert scene.made.notes[-1] == forbidden.model_copy(update={"first_round": 5, "last_round": 8})
+    assert texts(scene.made.notes)[:-1] == texts(notes_of(FIRST, (1, 4)))
     scene.add(4)
-    assert scene.made.notes[0].last_round == 8, "it was not lost"
+    assert scene.made.notes[-1].last_round == 8, "it was not lost"
 
 
 # What is kept

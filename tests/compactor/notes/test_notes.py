@@ -165,6 +165,8 @@ def test_lost_sentences_stand_with_the_other_instructions() -> None:
     ]  # fmt: skip
     assert (second[1].first_round, second[2].last_round) == (3, 6)
     assert render_notes(add_instructions((), ["No."], (1, 1))) == f"## {INSTRUCTIONS}\n1. No."
+    behind = add_instructions(notes, ["No."], (1, 1), behind=True)
+    assert render_notes(behind) == f"{render_notes(notes)}\n\n## {INSTRUCTIONS}\n3. No."
 
 
 # What a rewriting left out
