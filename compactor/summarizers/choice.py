@@ -35,8 +35,9 @@ _COST = 6
 #: Minimum gain of a line; below it, the line is left out even if there is room.
 _MIN_GAIN = 0.2
 
-#: With at most this many user messages, the first and newest get no heading of their own.
-_FEW_MESSAGES = 5
+#: With at most this many user messages, the first and newest get no heading of their own; nor with a smaller target,
+#: where the two headings would take the room of a message.
+_FEW_MESSAGES, _SHORT_TARGET = 5, 400
 _ENDING = f"\n\n{END}"
 #: Short replacement for a heading that does not fit.
 _SHORT = "Said: "
@@ -73,8 +74,9 @@ def choose(request: SummaryRequest, target: int, count: TokenCounter) -> Summary
     new += chain.from_iterable(as_facts(one) for one in reduced if one.text.partition(ARROW)[0] not in shown)
     lines = weigh([*earlier, *new], count)
     done = {section: items for section, items in ((Section.DONE, acts), (Section.FILES, in_play)) if items}
-    text = _Draft(lines, done, count).fit(budget) if lines or done else _cut(NOTHING, target, count)
-    return Summary(text, extracted=True)
+    if not (lines or done):
+        return Summary(_cut(NOTHING, target, count), extracted=True)
+    return Summary(_Draft(lines, done, count, short=target < _SHORT_TARGET).fit(budget), extracted=True)
 
 
 def _count_allowed_growth(request: SummaryRequest, count: TokenCounter) -> int:
@@ -111,8 +113,10 @@ def _list_texts(request: SummaryRequest) -> Iterator[str]:
 class _Draft:
     """A summary of *lines* beside those of actions and files, *done*; and the lines chosen so far, with their cost."""
 
-    def __init__(self, lines: Sequence[Line], done: Mapping[Section, Sequence[str]], count: TokenCounter) -> None:
-        self._lines, self._done, self._count = lines, done, count
+    def __init__(
+        self, lines: Sequence[Line], done: Mapping[Section, Sequence[str]], count: TokenCounter, *, short: bool
+    ) -> None:
+        self._lines, self._done, self._count, self._short = lines, done, count, short
         #: Costs of the headings of unused sections.
         self._headings = {section: count(f"{section}\n\n") for section in Section}
         #: Terms in chosen lines; and these with those of actions, which do not cover the user's words: they say
@@ -132,7 +136,7 @@ class _Draft:
         rules = (place for place, line in enumerate(self._lines) if line.statement.is_rule)
         self._choose(rules, min(for_rules, left), left)
         # Limit talk first, so that results get a place; then give talk the room that results did not use.
-        for for_talk in (left * 3 // 4, left):
+        for for_talk in (left - self._reserve_for_results(left), left):
             self._choose(range(len(self._lines)), left, for_talk)
         chosen = list(self._chosen)
         if not (chosen or self._done):
@@ -144,6 +148,18 @@ class _Draft:
             # A quoted offer of help as one of few last lines would pass for the summarizer's own reply.
             return self._fill(chosen, budget - ending) + _ENDING
         return text
+
+    def _reserve_for_results(self, left: int) -> int:
+        """Return how many of *left* tokens talk must leave to results: a quarter, if each new message has one.
+
+        With fewer new results it is less, but never less than the results of the earlier summary take: they would be
+        lost for good to a few rounds of chat.
+        """
+        results = [line for line in self._lines if not line.talk]
+        new = len({line.statement.source for line in results if line.statement.round})
+        messages = {line.statement.source for line in self._lines if line.statement.of_user and line.statement.round}
+        earlier = sum(line.cost for line in results if not line.statement.round)
+        return min(left // 4, max(left * new // (4 * max(1, len(messages))), earlier))
 
     def _choose(self, places: Iterable[int], budget: int, for_talk: int) -> None:
         """Choose from *places* while all lines stay within *budget*, and talk within *for_talk*."""
@@ -220,20 +236,21 @@ class _Draft:
 
     def _render(self, places: Iterable[int]) -> str:
         sections: dict[Section, list[str]] = {section: [] for section in Section}
-        for section, item in _group_items([self._lines[place].statement for place in sorted(places)]):
+        statements = [self._lines[place].statement for place in sorted(places)]
+        for section, item in _group_items(statements, short=self._short):
             sections[section].append(f"- {item}")
         for section, items in self._done.items():
             sections[section] += (f"- {item}" for item in items)
         return "\n\n".join("\n".join([section, *items]) for section, items in sections.items() if items)
 
 
-def _group_items(statements: Sequence[Statement]) -> Iterator[tuple[Section, str]]:
+def _group_items(statements: Sequence[Statement], *, short: bool) -> Iterator[tuple[Section, str]]:
     """Yield (section, item) of a summary; the chosen clauses of a user's message form one item."""
     messages: dict[int, list[Statement]] = defaultdict(list)
     for statement in statements:
         if statement.in_message:
             messages[statement.source].append(statement)
-    many = len(messages) > _FEW_MESSAGES
+    many = len(messages) > _FEW_MESSAGES and not short
     newest = max((statement.round for statement in statements), default=0)
     goal = next((source for source, of in messages.items() if of[0].section is Section.GOAL), None)
     if goal is None and many:

@@ -169,6 +169,57 @@ def test_posts_between_agents_and_their_attachments_are_kept() -> None:
     assert 'assistant: "Region EMEA has 41 gaps."' in summary
 
 
+PLANS = [
+    f"On the {place} we plant {plant}, because {why}."
+    for place, plant, why in zip(
+        ("terrace", "slope", "north side", "roof", "gravel path", "old wall", "pond", "driveway", "yard", "fence"),
+        ("lavender", "junipers", "ferns", "stonecrop", "thyme", "ivy", "irises", "hornbeam", "currants", "clematis"),
+        (
+            "it smells well", "rain washes the soil away", "no sun gets there", "nobody waters it", "feet do no harm",
+            "it hides the cracks", "frogs like them", "cars need a screen", "the children pick them", "it climbs fast",
+        ),
+        strict=True,
+    )
+]  # fmt: skip
+
+
+#: A tool's result of which every line says something.
+NOTES = """Soil test B-17 shows a pH of 6.4
+Holt & Sons delivered 14 bags of lime in May
+invoice 20911 is still open
+pump P-3 draws 40 watts at full speed
+the shed key hangs behind meter 7731
+seeds of batch K-88 failed to sprout
+rain barrel holds 310 litres
+permit ZX-904 expires next spring"""
+
+
+def test_one_result_takes_no_large_part_of_a_chat() -> None:
+    """The room of results grows with their number: one that was read once leaves the chat its room."""
+    chat = [said(plan, "Fine.") for plan in PLANS]
+    read = [said(plan, "Fine.", *used("read_file", {}, NOTES)) for plan in PLANS]
+    kept = [sum(plan in summarise(rounds, target=180) for plan in PLANS) for rounds in (chat, [read[0], *chat[1:]])]
+    assert kept[0] == len(PLANS)
+    assert kept[1] >= kept[0] - 1
+    assert section(summarise([*read[:5], *chat[5:]], target=180), Section.FACTS)
+
+
+def test_results_outlast_a_chat_that_has_none() -> None:
+    """What tools returned keeps its room from summary to summary, though users' words are worth more."""
+    summary = summarise([said(PLANS[0], "Fine.", *used("read_file", {}, NOTES))], target=200)
+    before = section(summary, Section.FACTS)
+    assert before
+    for plan in PLANS[1:]:
+        summary = summarise([said(plan, "Fine."), *chatter(3)], summary, target=200)
+    assert set(before) & set(section(summary, Section.FACTS))
+
+
+def test_a_short_summary_spends_no_room_on_headings_of_single_messages() -> None:
+    rounds = [said(plan, "Fine.") for plan in PLANS]
+    assert {Section.GOAL, Section.NOW}.isdisjoint(summarise(rounds, target=200).splitlines())
+    assert {Section.GOAL, Section.NOW} <= set(summarise(rounds, target=1000).splitlines())
+
+
 # --- what is no longer true -------------------------------------------------------------------------------------------
 
 
@@ -888,7 +939,9 @@ def test_a_kind_is_known_by_its_words_not_by_letters_within(kind: str) -> None:
     given = [Attachment(type=kind, content=f"Hall {n} is shut because pump {n}{n} leaks.") for n in (1, 2, 3)]
     posts = tuple(Post(send_from="Planner", send_to=USER, attachment_list=(one,)) for one in given)
     summary = ExtractiveSummarizer()(
-        SummaryRequest(rounds=(said(" ".join(FILLER), " ".join(ANSWERS), *posts), *(said(one) for one in FILLER)))
+        SummaryRequest(
+            rounds=(said(" ".join(FILLER), " ".join(ANSWERS), *posts), said(" ".join(FILLER), " ".join(ANSWERS)))
+        )
     ).text
     assert [f"pump {n}{n} leaks" in summary for n in (2, 3)] == [True] * 2
     assert Section.OPEN not in summary
