@@ -412,6 +412,7 @@ UNSPACED = compile_later(f"[{UNSPACED_LETTERS}]+")
 _TERM = compile_later(r"[^\W\d_]+")
 _FIRST_LETTER = compile_later(r"(?:\A|[.!?:;\n])[\W\d_]{0,20}[^\W\d_]")
 _NUMBER = compile_later(r"\d+(?:[.:]\d+)*")
+_FOREIGN_DIGIT = compile_later(r"[^\D0-9]")
 _DIGIT_GROUPS = compile_later(r"(?<=\d)[,.'’\u00a0\u202f](?=\d{3}(?!\d))")
 _CENTS = compile_later(r"(?<=\d)[.,]0{1,2}(?!\d)")
 #: Words with this many equal first letters count as one word: inflections differ at the end.
@@ -468,7 +469,8 @@ class Terms(ValueObject):
         if self._is_unspaced or other._is_unspaced:
             return False
         frequent = {word for word, _ in other._counts.most_common(40) if len(word) > 1}
-        own = _TERM.findall(_FIRST_LETTER.sub(lambda found: found[0].lower(), self.text))
+        text = self.text.lower() if self.text.isupper() else self.text
+        own = _TERM.findall(_FIRST_LETTER.sub(lambda found: found[0].lower(), text))
         return sum(word in frequent for word in own) >= 0.06 * len(own)
 
     @cached_property
@@ -478,8 +480,11 @@ class Terms(ValueObject):
 
 
 def _fold_number(term: str) -> str:
-    """Return *term* in lower case, its numbers without thousands separators and without zero cents."""
-    return _CENTS.sub("", _DIGIT_GROUPS.sub("", term.casefold()))
+    """Return *term* in lower case, its numbers in digits from 0 to 9, without thousands separators and zero cents."""
+    term = term.casefold()
+    if not term.isascii():
+        term = _FOREIGN_DIGIT.sub(lambda digit: str(int(digit[0])), term)
+    return _CENTS.sub("", _DIGIT_GROUPS.sub("", term))
 
 
 def list_comparison_keys(word: str) -> list[str]:

@@ -201,6 +201,33 @@ def test_a_summary_in_another_language_that_names_what_was_spoken_of_is_shown(sa
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "کاربر خواست دوستش از نیوآرک به شیکاگو برود؛ بار اول ۳۱۱ دلار و بار دوم ۳۲۸ دلار با کارت پرداخت شد. ",
+        "طلب المستخدم نقل صديقه من نيوآرك إلى شيكاغو، ودفع في المرة الأولى ٣١١ دولارا وفي الثانية ٣٢٨ دولارا. ",
+        "利用者は友人をニューアークからシカゴへ移すよう頼み、一回目は３１１ドル、二回目は３２８ドルをカードで支払った。",
+    ],
+)
+def test_a_long_summary_with_the_digits_of_its_language_is_shown(said: str) -> None:
+    """They are the conversation's numbers."""
+    compactor, _, _ = compactor_of(Memory.from_messages(TRIP), ScriptedSummarizer(default=said * 8))
+    assert checks_of(compactor) == []
+    assert compactor.get_compaction() is not None
+
+
+def test_an_answer_about_nothing_is_refused_in_capitals_too() -> None:
+    """In a talk in capitals, they tell no names from other words."""
+    talk = (
+        "THE DISK OF THE SERVER IS FULL AND THE OLD FILES OF THE LOG HAVE TO BE DELETED; WE TOOK A BACKUP OF THE BASE."
+    )
+    said = "THE CONVERSATION COVERED SEVERAL TOPICS IN DETAIL AND EVERYTHING WAS COMPLETED AS REQUESTED BY THE USER."
+    messages = [{"role": role, "content": talk} for _ in range(14) for role in ("user", "assistant")]
+    compactor, _, _ = compactor_of(Memory.from_messages(messages), ScriptedSummarizer(default=said))
+    assert checks_of(compactor) == ["hollow"]
+    assert compactor.get_compaction() is None
+
+
+@pytest.mark.parametrize(
     ("more", "is_shown"),
     [
         ("", False),
