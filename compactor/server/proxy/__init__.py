@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from memory import SessionPurged
 from memory.io_threads import to_thread
 from memory.stores.tenants import split_name
 from memory.sync import read_prints
@@ -207,7 +208,10 @@ class _Proxy:
             return None
         try:
             async with asyncio.timeout(FIT_SECONDS):
-                return await call()
+                try:
+                    return await call()
+                except SessionPurged:  # by another process: it begins anew
+                    return await call()
         except Exception as error:  # noqa: BLE001  (no error here may fail the request)
             if isinstance(error, TimeoutError):
                 self._resume_at[tenant] = time.monotonic() + PAUSE_SECONDS

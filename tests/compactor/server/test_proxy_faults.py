@@ -16,6 +16,7 @@ from proxied import (
     AUTH,
     CLIENT,
     ONE_TURN,
+    list_sessions,
     make_history,
     proxy,
 )
@@ -188,3 +189,14 @@ def test_a_store_that_fails_or_hangs_changes_no_request(monkeypatch: pytest.Monk
     told = [one for one in logs if one["event"] == "proxy.passed_unchanged"]
     assert [one["error"] for one in told] == ["StoreUnreachable", "TimeoutError"]
     assert "rows" not in str(told)
+
+
+def test_a_session_that_another_process_has_deleted_begins_anew() -> None:
+    store, headers = InMemoryStore(), AUTH | {"x-session-id": "trip"}
+    with ModelServer("") as model, proxy(model, store, budget=600) as (url, _), proxy(model, store) as (other, state):
+        for turns in (8, 9):
+            body = json.dumps({"model": "gpt-4o", "messages": make_history(turns)}).encode()
+            assert CLIENT.post(f"{url}/v1/chat/completions", content=body, headers=headers).status_code == 200
+            (name,) = list_sessions(state)
+            assert CLIENT.delete(f"{other}/api/sessions/{name}").status_code == 204
+        assert all(len(one.raw) < len(body) / 2 for one in model.requests)
