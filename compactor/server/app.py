@@ -95,11 +95,13 @@ def create_app(
     )  # the outermost: it sees the path decoded
     add_handlers(app)
 
+    @app.head("/healthz", include_in_schema=False)  # some monitors ask so
     @app.get("/healthz", tags=["health"])
     async def check_health() -> Health:
         """Report that the process answers."""
         return Health()
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", tags=["health"], response_model=Health, responses={503: {"description": "not ready"}})
     async def check_readiness() -> Health | Response:
         """Report whether the store answers, too."""
