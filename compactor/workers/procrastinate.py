@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Self
@@ -11,7 +11,9 @@ from typing import Any, Self
 from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy, SyncPsycopgConnector
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
 from procrastinate.jobs import Status
+from procrastinate.signals import on_stop
 
+from memory.errors import StoreUnreachable
 from memory.stores.base import escape, unescape
 from memory.stores.postgres import Postgres
 
@@ -120,10 +122,15 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
     return app
 
 
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
 async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds: float = 30.0, **options: Any) -> None:
     """Run jobs, *concurrency* at once, until SIGTERM or SIGINT. Running jobs then get *drain_seconds* to finish.
 
-    Unfinished jobs return to the queue. *options* are Procrastinate's for a worker.
+    Unfinished jobs return to the queue. *options* are Procrastinate's for a worker. Raises ``StoreUnreachable`` if the
+    database was away.
     """
     options = {
         "shutdown_graceful_timeout": drain_seconds,
@@ -140,11 +147,20 @@ async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds:
         async def run(queue: str, **more: Any) -> None:
             # An app each: the workers of one would share the clocks of sweeps and rescues.
             async with make_app(url, worker, dispatcher).open_async() as app:
-                await app.run_worker_async(queues=[queue], **options | more)
+                await app.run_worker_async(queues=[queue], install_signal_handlers=False, **options | more)
 
+        waits, handles_signals = options.pop("wait", True), options.pop("install_signal_handlers", True)
         try:
             async with asyncio.TaskGroup() as workers:
-                upkeep = workers.create_task(run(UPKEEP, wait=True, listen_notify=False, install_signal_handlers=False))
-                workers.create_task(run(QUEUE, concurrency=concurrency)).add_done_callback(lambda _: upkeep.cancel())
+                upkeep = workers.create_task(run(UPKEEP, wait=True, listen_notify=False))
+                jobs = workers.create_task(run(QUEUE, wait=waits, concurrency=concurrency))
+                jobs.add_done_callback(lambda _: upkeep.cancel())
+                with on_stop(partial(_cancel, jobs)) if handles_signals else nullcontext():
+                    await asyncio.wait([jobs, upkeep], return_when=asyncio.FIRST_COMPLETED)
+                    if is_lost := waits and not jobs.cancelling():
+                        jobs.cancel()
+                    await asyncio.wait([jobs])
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
+        if is_lost:  # Procrastinate's workers end as if they were told to
+            raise StoreUnreachable("the database of the jobs was away, which ended the worker; start it again")

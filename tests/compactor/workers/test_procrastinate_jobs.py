@@ -23,6 +23,7 @@ pytest.importorskip("procrastinate", reason="the extra `procrastinate` is not in
 import psycopg
 from procrastinate.exceptions import ConnectorException, NoResult
 from procrastinate.jobs import Job
+from procrastinate.manager import JobManager
 
 from compactor import Limit, Published, Settings, SharedLimits
 from compactor.cost.admission import SAFETY_SECONDS
@@ -31,7 +32,7 @@ from compactor.workers import Outcome, Worker
 from compactor.workers.contract import DispatcherContract, RecordingWorker
 from compactor.workers.jobs_database import shorten_log
 from compactor.workers.procrastinate import HEARTBEAT, STALLED, ProcrastinateDispatcher, make_app, work
-from memory import Memory, StoreError, open_store
+from memory import Memory, StoreError, StoreUnreachable, open_store
 from memory.stores import join_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -207,6 +208,26 @@ def test_a_database_that_is_restarted_is_told_of_in_one_line(caplog: pytest.LogC
     assert database.exc_info is None
     for other in others:
         assert (other.getMessage(), bool(other.exc_info)) == ("Side task listener failed", True)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["one of its connections", "the other"])
+def test_a_worker_whose_database_was_away_has_failed(
+    postgres_url: str, which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not end as if it was told to, nor go on without its sweeps, so that it is started again."""
+    update, seen = JobManager.update_heartbeat, list[int]()
+
+    async def fail(self: JobManager, worker_id: int) -> None:
+        if worker_id not in seen:
+            seen.append(worker_id)
+        if seen.index(worker_id) == which:
+            raise ConnectorException
+        await update(self, worker_id)
+
+    monkeypatch.setattr(JobManager, "update_heartbeat", fail)
+    running = work(postgres_url, RecordingWorker(), install_signal_handlers=False)  # type: ignore[arg-type]
+    with pytest.raises(StoreUnreachable, match="start it again"):
+        asyncio.run(asyncio.wait_for(running, SOON))
 
 
 def test_the_hosts_errors_are_logged_in_full_once_the_worker_has_ended(
