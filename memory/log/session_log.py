@@ -180,14 +180,10 @@ class Log:
                             written = not new or self._append_all(now, new, created_at)
                     now = self.snapshot
                 finally:
-                    announced, total, news = self._announced, self.snapshot.total, self._news
-                    rounds, heard = range(announced + 1, total + 1), self._heard
-                    self._announced, self._heard, self._news, self._writing = (
-                        max(announced, total),
-                        False,
-                        _NO_NEWS,
-                        False,
-                    )
+                    rounds = range(self._announced + 1, self.snapshot.total + 1)
+                    self._announced = max(self._announced, self.snapshot.total)
+                    heard, news = self._heard, self._news
+                    self._heard, self._news, self._writing = False, _NO_NEWS, False
         finally:
             if rounds or news or heard or (emit and written):
                 self._announce(rounds, news)
