@@ -684,7 +684,8 @@ MESSAGES = JSON | st.fixed_dictionaries(
 CHOICES = st.lists(JSON | st.fixed_dictionaries({}, optional={"finish_reason": JSON, "message": MESSAGES}), max_size=2)
 ANSWERS = JSON | st.fixed_dictionaries({}, optional={"choices": JSON | CHOICES, "usage": JSON, "model": JSON})
 #: An answer as it should be, but for what is beside its text.
-NEARLY = st.fixed_dictionaries({}, optional={"usage": JSON, "model": JSON}).map(lambda odd: completion("Booked.") | odd)
+USAGE = st.fixed_dictionaries({}, optional={"prompt_tokens": JSON, "completion_tokens": JSON})
+NEARLY = st.fixed_dictionaries({"usage": JSON | USAGE, "model": JSON}).map(lambda odd: completion("Booked.") | odd)
 
 
 @given(ANSWERS | NEARLY)
