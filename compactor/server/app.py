@@ -101,7 +101,7 @@ def create_app(
         """Report that the process answers."""
         return Health()
 
-    @app.head("/readyz", include_in_schema=False)
+    @app.head("/readyz", response_model=Health, include_in_schema=False)
     @app.get("/readyz", tags=["health"], response_model=Health, responses={503: {"description": "not ready"}})
     async def check_readiness() -> Health | Response:
         """Report whether the store answers, too."""
