@@ -154,7 +154,8 @@ async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds:
             async with asyncio.TaskGroup() as workers:
                 upkeep = workers.create_task(run(UPKEEP, wait=True, listen_notify=False))
                 jobs = workers.create_task(run(QUEUE, wait=waits, concurrency=concurrency))
-                jobs.add_done_callback(lambda _: upkeep.cancel())
+                # If the caller has cancelled both, a second time would end it before its jobs.
+                jobs.add_done_callback(lambda _: upkeep.cancelling() or upkeep.cancel())
                 with on_stop(partial(_cancel, jobs)) if handles_signals else nullcontext():
                     await asyncio.wait([jobs, upkeep], return_when=asyncio.FIRST_COMPLETED)
                     if is_lost := waits and not jobs.cancelling():

@@ -336,6 +336,34 @@ def test_a_worker_keeps_its_job_also_while_it_ends(postgres_url: str, caplog: py
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
+def test_a_worker_that_is_cancelled_waits_for_all_its_jobs(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for a search for killed workers that outlasts the other jobs. Then it is no longer registered."""
+    looking, go_on = threading.Event(), threading.Event()
+
+    async def find_nothing(*_args: Any, **_more: Any) -> list[Job]:
+        looking.set()
+        await asyncio.to_thread(go_on.wait, SOON)
+        return []
+
+    monkeypatch.setattr(JobManager, "get_stalled_jobs", find_nothing)
+    with psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as connection:
+
+        def count_workers() -> int:
+            return len(connection.execute("SELECT id FROM procrastinate_workers").fetchall())
+
+        ending = ExitStack()
+        ending.enter_context(working(postgres_url, RecordingWorker(), drain_seconds=SOON))
+        assert looking.wait(SOON)
+        assert count_workers() == 2
+        with ThreadPoolExecutor(1) as threads:
+            ended, until = threads.submit(ending.close), time.monotonic() + SOON
+            while count_workers() > 1 and time.monotonic() < until:
+                pass
+            go_on.set()
+            ended.result(SOON)
+        assert count_workers() == 0
+
+
 def count_jobs(url: str, status: str = "%") -> int:
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
         found = connection.execute(
