@@ -27,8 +27,8 @@ MAX_TRIGRAMS = 24
 PAGE = 100
 #: Pages of SQLite's index that one merge step writes: about a tenth of a second.
 MAX_MERGED_PAGES = 500
-#: Bytes of the description of SQLite's index, with which it is built anew: each rewriting may add a level of two bytes,
-#: and with more than 2,000 levels, SQLite takes the whole index for damaged.
+#: Bytes of the description of SQLite's index, with which it is built anew: each rewriting adds two levels, of two bytes
+#: each, and with more than 2,000 levels, SQLite takes the whole index for damaged.
 MAX_DESCRIPTION = 3_000
 _FIRST_SQLITE_WITH_TRIGRAMS = (3, 34)
 
@@ -234,7 +234,8 @@ def erase_texts(connection: Connection, session: int) -> bool:
 def merge_texts(connection: Connection, *, begin: bool) -> bool:
     """Run one step of rewriting SQLite's index without deleted texts, and return whether more remain.
 
-    *begin*: the first step. Each step is a transaction, so that others can write in between.
+    *begin*: the first step. Each step is a transaction, so that others can write in between; only about every 750th
+    rewriting is a single one.
     """
     if _is_postgres(connection) or not (_has_index(connection) and _has_trigrams(connection)):
         return False
