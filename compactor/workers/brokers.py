@@ -121,7 +121,7 @@ class Heartbeats(Repeated):
         super().__init__(consumer, **options)
         self._lock = threading.Lock()  # guards _messages
         self._messages = WeakSet[Any]()  # received since the last connection; Celery drops those that are acknowledged
-        self._channel: Any = None
+        self._channel = self._timer = None  # Celery also stops what has not started
         task_received.connect(self._add, sender=consumer)
 
     def _add(self, request: Request, **_more: Any) -> None:
@@ -129,12 +129,21 @@ class Heartbeats(Repeated):
             self._messages.add(request.message)
 
     def start(self, consumer: Consumer) -> None:
+        """Run on Celery's event loop: others are to get the jobs of a worker whose loop hangs."""
         with self._lock:
             self._messages.clear()  # Celery has dropped its jobs too, except those that run
+        self._channel = consumer.task_consumer.channel
+        self._timer = consumer.timer.call_repeatedly(HEARTBEAT, self.run, (consumer.app,))
+
+    def stop(self, consumer: Consumer) -> None:  # noqa: ARG002
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def close(self, consumer: Consumer) -> None:
+        """Run on a thread after SIGTERM, when the event loop has ended and jobs still run."""
         super().start(consumer)
 
-    def run(self, app: Celery) -> None:
-        self._channel = self._channel or app.connection_for_read().channel()
+    def run(self, app: Celery) -> None:  # noqa: ARG002
         with self._lock:
             tags = [message.delivery_tag for message in self._messages]
         show_alive(self._channel, tags)
@@ -143,20 +152,22 @@ class Heartbeats(Repeated):
 
 def show_alive(channel: Any, tags: Collection[str]) -> None:
     """Note the time at the messages with these *tags*, unless they are no longer under way."""
-    if tags:
-        now, _ = channel.client.time()
-        channel.client.zadd(channel.unacked_index_key, dict.fromkeys(tags, now), xx=True)
+    with channel.conn_or_acquire() as redis:
+        now, _ = redis.time()
+        if tags:
+            redis.zadd(channel.unacked_index_key, dict.fromkeys(tags, now), xx=True)
 
 
 def give_back(channel: Any) -> None:
     """Put messages that nobody shows at the head of their queue."""
-    redis, jobs, index = channel.client, channel.unacked_key, channel.unacked_index_key
-    now, _ = redis.time()
-    for tag in redis.zrangebyscore(index, 0, now - STALLED):
-        if (job := redis.hget(jobs, tag)) is not None:
-            message, exchange, queue = json.loads(job)
-            # Another tag: its worker may live after all, and acknowledge the old one.
-            new = str(uuid.uuid4())
-            message["properties"] |= {"priority": 0, "delivery_tag": new}
-            again = json.dumps(message), new, json.dumps([message, exchange, queue]), now + LOST - STALLED
-            redis.eval(_GIVE_BACK, 3, index, jobs, queue, tag, now - STALLED, *again)
+    jobs, index = channel.unacked_key, channel.unacked_index_key
+    with channel.conn_or_acquire() as redis:
+        now, _ = redis.time()
+        for tag in redis.zrangebyscore(index, 0, now - STALLED):
+            if (job := redis.hget(jobs, tag)) is not None:
+                message, exchange, queue = json.loads(job)
+                # Another tag: its worker may live after all, and acknowledge the old one.
+                new = str(uuid.uuid4())
+                message["properties"] |= {"priority": 0, "delivery_tag": new}
+                again = json.dumps(message), new, json.dumps([message, exchange, queue]), now + LOST - STALLED
+                redis.eval(_GIVE_BACK, 3, index, jobs, queue, tag, now - STALLED, *again)

@@ -204,9 +204,9 @@ def test_a_worker_keeps_the_job_that_it_runs_for_however_long(redis_url: str) ->
     assert [name for name, _, _ in worker.calls] == ["slow", "late"]
 
 
-#: A worker process that says when its job has begun, and ends it when its input does.
-DRAINING = """
-import os, sys
+#: A worker process that says when its job has begun, and ends it when its input does. SIGUSR2 hangs its event loop.
+SLOW = """
+import os, signal, sys, time
 from compactor.workers.celery import work
 from compactor.workers.contract import RecordingWorker
 
@@ -216,29 +216,38 @@ class Slow(RecordingWorker):
         sys.stdin.read()
         return super().run(session, role)
 
+signal.signal(signal.SIGUSR2, lambda *_: time.sleep(3600))
 work(sys.argv[1], Slow(), concurrency=1, loglevel="ERROR", quiet=True)
 """
+
+
+@contextmanager
+def running_slowly(url: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a worker process, and wait until it runs a job."""
+    CeleryDispatcher(url).due("slow", "a")
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", SLOW, url], stdin=pipe, stdout=pipe) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.read(5) == b"begun"
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is sent")
 def test_a_worker_keeps_its_job_also_after_sigterm(redis_url: str) -> None:
     """While it finishes that job, no other worker runs it again."""
-    worker, dispatcher = RecordingWorker(), CeleryDispatcher(redis_url)
-    dispatcher.due("slow", "a")
-    command, pipe = [sys.executable, "-c", DRAINING, redis_url], subprocess.PIPE
+    worker = RecordingWorker()
     app = make_app(redis_url, worker)  # type: ignore[arg-type]
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.read(5) == b"begun"
+    with running_slowly(redis_url) as process:
         with start_worker(app, pool="threads", concurrency=2, perform_ping_check=False, shutdown_timeout=30.0):
             process.send_signal(signal.SIGTERM)
-            dispatcher.due("late", "a", datetime.now(UTC) + timedelta(seconds=STALLED + 3 * HEARTBEAT))
+            late = datetime.now(UTC) + timedelta(seconds=STALLED + 3 * HEARTBEAT)
+            CeleryDispatcher(redis_url).due("late", "a", late)
             worker.wait_for(lambda calls: "late" in {name for name, _, _ in calls})
             process.communicate(timeout=30.0)
-    finally:
-        process.kill()
-    assert process.returncode == 0
+        assert process.returncode == 0
     assert [name for name, _, _ in worker.calls] == ["late"]
     channel = app.connection_for_read().channel()
     assert channel.client.hlen(channel.unacked_key) == 0, "it is acknowledged"
@@ -294,6 +303,17 @@ def test_a_worker_that_celery_ended_with_an_error_has_failed(monkeypatch: pytest
     monkeypatch.setattr(Celery, "Worker", Failed)
     with pytest.raises(RuntimeError, match="has ended with an error"):
         work("redis://127.0.0.1:1/0", RecordingWorker())  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a signal is sent")
+def test_a_worker_whose_event_loop_hangs_loses_its_jobs(redis_url: str) -> None:
+    """It would never begin those that wait for their time; its other threads do not show that it lives."""
+    worker = RecordingWorker()
+    app = make_app(redis_url, worker)  # type: ignore[arg-type]
+    with running_slowly(redis_url) as process:
+        process.send_signal(signal.SIGUSR2)
+        with start_worker(app, pool="threads", concurrency=2, perform_ping_check=False, shutdown_timeout=30.0):
+            worker.wait_for(lambda calls: len(calls) == 1)
 
 
 def test_a_broker_that_is_back_is_found_within_a_second() -> None:
