@@ -670,19 +670,15 @@ class Inspection:
     def _failures(self) -> list[tuple[datetime, EventRecorded]]:
         """The role's failures in the log, without those of which an event of this process tells."""
         entries = self.memory._store.read_kinds(self.memory.session_id, list_kinds(EventRecorded))
-        records = ((entry.created_at, entry.record) for entry in entries)
-        return [
-            (at, record)
-            for at, record in records
-            if isinstance(record, EventRecorded) and record.role == self.role and not self._is_event(at, record)
-        ]
-
-    def _is_event(self, at: datetime, record: EventRecorded) -> bool:
-        """Return whether *record*, written *at* that time, tells of an event of this process: an earlier one with all
-        its facts but what was paid for."""
-        facts = {key: value for key, value in record.facts.items() if key not in ("usage", "model")}
-        events = (one for one in self._events if one.name == record.name and one.at <= at)
-        return any(facts.items() <= one.facts().items() for one in events)
+        events, found = [*self._events], list[tuple[datetime, EventRecorded]]()
+        for at, record in ((entry.created_at, entry.record) for entry in entries):
+            if not isinstance(record, EventRecorded) or record.role != self.role:
+                continue
+            if (event := _find_event(events, at, record)) is None:
+                found.append((at, record))
+            else:
+                events.remove(event)  # an equal record is another process's
+        return found
 
     @cached_property
     def _events(self) -> Sequence[Event]:
@@ -798,6 +794,14 @@ class _Timeline:
 
 
 _NO_REDUCTIONS = Reductions()
+
+
+def _find_event(events: Sequence[Event], at: datetime, record: EventRecorded) -> Event | None:
+    """Return the event that *record*, written *at* that time, tells of: the newest earlier one with all its facts but
+    what was paid for; None: it is not among *events*."""
+    facts = {key: value for key, value in record.facts.items() if key not in ("usage", "model")}
+    earlier = (one for one in reversed(events) if one.name == record.name and one.at <= at)
+    return next((one for one in earlier if facts.items() <= one.facts().items()), None)
 
 
 def _make_decision(at: datetime, name: str, level: str, text: str) -> DecisionView:

@@ -18,6 +18,7 @@ from compactor import (
     CompactionFailed,
     CompactorConfig,
     ContextCompactor,
+    Failed,
     Memory,
     Skip,
     SummaryRequest,
@@ -254,7 +255,7 @@ def test_refused_summaries_say_why(shop: Memory) -> None:
 
 
 def test_a_failure_in_this_process_is_told_once() -> None:
-    """The log has it, too, for those who come later."""
+    """The log has it, too, for those who come later. An equal one there is another process's."""
     memory = Memory()
     for number in range(12):
         memory.append({"role": "user", "content": f"What does item-{number} cost?"})
@@ -266,6 +267,10 @@ def test_a_failure_in_this_process_is_told_once() -> None:
         here = Inspection(memory, "assistant")
         assert [one.text[:18] for one in here.list_rejected()] == ["Attempt 1 of 2: th", "Attempt 2 of 2: th"]
         assert [one.name for one in here.list_decisions()].count("compaction.failed") == 1
+        (failed,) = (one for one in compactor.events if isinstance(one, Failed))
+        memory.journal("assistant").note(failed.name, failed.facts())  # as another process writes it
+        here = Inspection(memory, "assistant")
+        assert [one.name for one in here.list_decisions()].count("compaction.failed") == 2
 
 
 def test_every_reason_to_do_nothing_has_words() -> None:
