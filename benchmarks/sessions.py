@@ -106,7 +106,7 @@ class PaidSummarizer:
         time.sleep(self._seconds)
         before = request.previous.summary.partition(", in ")[2].partition(";")[0] if request.previous else ""
         tags = ", ".join([before] * bool(before) + [_tag_of(one.user_query) for one in request.rounds])
-        return f"They spoke of parcels and tariffs, at length, in {tags}; this was noted down under {word}."
+        return f"They spoke of a parcel, a tariff, a harbour and an invoice, in {tags}; noted down under {word}."
 
 
 def calls_in(path: Path) -> list[Call]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -203,7 +203,7 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
         raise refusal("hollow", "the summary repeats the instructions of the request; check the summarizer's model")
     if is_written and kind != "changes" and source.previous and (missed := names_nothing_new(terms, *sources)):
         raise refusal("hollow", "the summary says nothing about the new rounds", missed)
-    if has_news and _adds_nothing(Terms(news), sources[0]):
+    if has_news and _adds_nothing(Terms(news), sources):
         raise refusal("hollow", "what the summary adds says nothing about the new rounds")
     if not is_extracted and len(unknown) > max(MAX_INVENTED, MAX_INVENTED_SHARE * len(names)):
         reason = f"{len(unknown)} of the {len(names)} identifiers in the summary are absent from its source"
@@ -266,11 +266,12 @@ def find_news(text: str, previous: str) -> str:
     return "\n".join(sentence for sentence in sentences if sentence.casefold() not in known)
 
 
-def _adds_nothing(news: Terms, source: Terms) -> bool:
-    """Return whether *news* says next to nothing of *source*; four words may, if one of them stands there."""
-    known = len(news.identifiers) - len(find_unknown(news.identifiers, (source.text,)))
+def _adds_nothing(news: Terms, sources: Sequence[Terms]) -> bool:
+    """Return whether *news* says next to nothing of *sources*, the new rounds and the previous summary, for a sentence
+    may tell old and new things together; four words may, if one of them stands in the new rounds."""
+    known = len(news.identifiers) - len(find_unknown(news.identifiers, [source.text for source in sources]))
     is_longer = len(news.text.split()) > 4
-    return says_nothing(news, (source,), known, is_part=True) and (is_longer or news.words.isdisjoint(source.words))
+    return says_nothing(news, sources, known, is_part=True) and (is_longer or news.words.isdisjoint(sources[0].words))
 
 
 def is_from_instructions(text: str, source: Source) -> bool:

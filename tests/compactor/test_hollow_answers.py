@@ -256,6 +256,35 @@ def test_after_a_long_piece_of_conversation_a_summary_adds_something_of_it(more:
     assert set(checks_of(compactor)) == (set() if is_shown else {"hollow"})
 
 
+def test_one_sentence_may_tell_old_and_new_things_together() -> None:
+    """It is longer each time, and only its end is about the new rounds."""
+    seats = range(101, 121)
+
+    def messages_about(seat: int) -> list[dict[str, Any]]:
+        return [
+            {"role": role, "content": said}
+            for role, said in (
+                ("user", f"May {seat} stay beside the window? The hall is cold; draughts come from every other door."),
+                ("assistant", "Certainly; then nobody else can be placed there, so consider who would mind."),
+            )
+        ]
+
+    def list_all(request: SummaryRequest) -> str:
+        before = request.previous.summary.removesuffix(".") if request.previous else "By the window, they put seats"
+        told = " ".join(str(round_.user_query) for round_ in request.rounds)
+        return ", ".join([before, *(str(seat) for seat in seats if str(seat) in told)]) + "."
+
+    memory = Memory.from_messages([one for seat in seats[:-1] for one in messages_about(seat) * 2])
+    compactor, executor, _ = compactor_of(memory, ScriptedSummarizer(default=list_all))
+    good = compactor.get_compaction()
+    assert good is not None
+    for message in messages_about(seats[-1]) * 20:
+        memory.append(message)
+    executor.run_all()
+    assert checks_of(compactor) == []
+    assert compactor.get_compaction() != good
+
+
 def test_the_same_summary_again_says_nothing_of_new_numbers() -> None:
     """Of a conversation whose new rounds name no identifier, only numbers."""
     memory = Memory.from_messages(GERMAN[:12])
