@@ -51,11 +51,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Coverage is measured by the quick tests: it makes the slow ones twice as slow, and they add next to none.
+    """Coverage is measured by the quick tests: it makes the slow ones twice as slow, and they add next to none, except
+    those of what only slow tests run through: ``slow(measured=True)``.
 
     ``no_cover`` would do that, but not in the processes of ``-n``: two of pytest-cov's measurements run in each.
     """
-    if not (item.get_closest_marker("slow") and item.config.getoption("cov_source", None)):
+    slow = item.get_closest_marker("slow")
+    if slow is None or slow.kwargs.get("measured") or not item.config.getoption("cov_source", None):
         return (yield)
     traces = sys.gettrace(), threading.gettrace()
     sys.settrace(None)

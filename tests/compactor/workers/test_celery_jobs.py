@@ -30,7 +30,10 @@ from compactor.workers.contract import DispatcherContract, RecordingWorker
 from memory import StoreUnreachable
 from memory.stores import join_name
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")]
+pytestmark = [
+    pytest.mark.slow(measured=True),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+]
 
 
 class OnBroker(DispatcherContract):

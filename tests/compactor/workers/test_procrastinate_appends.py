@@ -25,7 +25,7 @@ from compactor import Skip
 from compactor.workers.procrastinate import ProcrastinateDispatcher
 from memory import Memory, StoreUnreachable, open_store
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [pytest.mark.slow(measured=True), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 COUNT = "SELECT count(*) FROM procrastinate_jobs WHERE task_name = 'compactor.compact'"
 QUERY = {"role": "user", "content": "And item-8?"}

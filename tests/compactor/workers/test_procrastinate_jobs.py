@@ -35,7 +35,7 @@ from compactor.workers.procrastinate import HEARTBEAT, STALLED, ProcrastinateDis
 from memory import Memory, StoreError, StoreUnreachable, open_store
 from memory.stores import join_name
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [pytest.mark.slow(measured=True), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
 @contextmanager
