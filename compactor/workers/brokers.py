@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 from weakref import WeakSet
 
@@ -83,6 +83,7 @@ class Repeated(StartStopStep):  # type: ignore[misc]
 
     requires = (Tasks,)
     seconds: float
+    run: Callable[[Celery], None]
 
     def __init__(self, consumer: Consumer, **options: Any) -> None:
         super().__init__(consumer, **options)
@@ -107,9 +108,6 @@ class Repeated(StartStopStep):  # type: ignore[misc]
             except Exception as error:  # noqa: BLE001  (whatever store or broker may raise)
                 name = type(self).__name__.lower()
                 _LOG.warning("%s failed, and are tried again in %g seconds: %s", name, self.seconds, error)
-
-    def run(self, app: Celery) -> None:
-        raise NotImplementedError
 
 
 class Heartbeats(Repeated):
