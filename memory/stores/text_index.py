@@ -239,8 +239,8 @@ def merge_texts(connection: Connection, *, begin: bool) -> bool:
     """
     if _is_postgres(connection) or not (_has_index(connection) and _has_trigrams(connection)):
         return False
-    described = connection.exec_driver_sql("SELECT length(block) FROM compactor_trigrams_data WHERE id = 10").scalar()
-    if begin and described is not None and described > MAX_DESCRIPTION:
+    description = "SELECT length(block) FROM compactor_trigrams_data WHERE id = 10"
+    if begin and (connection.exec_driver_sql(description).scalar() or 0) > MAX_DESCRIPTION:
         connection.exec_driver_sql("INSERT INTO compactor_trigrams(compactor_trigrams) VALUES ('rebuild')")
         return False
     # Deleted texts are only marked until the whole index is rewritten; a negative number starts that.
