@@ -232,7 +232,9 @@ class SqlStore(Store):
 
         def add(connection: Connection) -> None:
             page = entries[:MAX_APPENDED]
-            activity = {"key": key, "minute": round_to_minute(at), "due_at": round_to_minute(at + _UNTIL_DUE)}
+            activity = {}
+            if not active or after == 0:  # one append a minute
+                activity = {"key": key, "minute": round_to_minute(at), "due_at": round_to_minute(at + _UNTIL_DUE)}
             if after == 0:
                 new = {"name": escape(session), "tenant": split_name(session)[0]}
                 connection.execute(_ADD_SESSION, activity | new)
