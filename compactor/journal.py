@@ -30,7 +30,8 @@ MAX_UNWRITTEN = 8
 #: Seconds that a lease lasts, and between two renewals by its process: others need not wait for long for one that was
 #: killed.
 LEASE_SECONDS, RENEW_SECONDS = 4.0, 1.0
-#: Seconds by which a renewal may be late for the next to be as late: a store that answers slowly gets longer leases.
+#: Maximum seconds that count of a renewal's delay. The next lease lasts longer by twice that delay, so that it does not
+#: expire while the store answers slowly.
 MAX_LATE = 5.0
 #: Where leases are renewed: a store that does not answer is not to hold up the timers.
 _RENEWALS = DaemonExecutor(8, "compactor-leases")
