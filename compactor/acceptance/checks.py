@@ -267,8 +267,11 @@ def find_news(text: str, previous: str) -> str:
 
 
 def _adds_nothing(news: Terms, sources: Sequence[Terms]) -> bool:
-    """Return whether *news* says next to nothing of *sources*, the new rounds and the previous summary, for a sentence
-    may tell old and new things together; four words may, if one of them stands in the new rounds."""
+    """Return whether *news*, the new sentences of a summary, says next to nothing of *sources*: the new rounds, and the
+    previous summary, because one sentence may tell old and new things together.
+
+    Up to four words say something if one of them stands in the new rounds.
+    """
     known = len(news.identifiers) - len(find_unknown(news.identifiers, [source.text for source in sources]))
     is_longer = len(news.text.split()) > 4
     return says_nothing(news, sources, known, is_part=True) and (is_longer or news.words.isdisjoint(sources[0].words))
