@@ -61,11 +61,11 @@ def test_append_says_where_the_message_stands() -> None:
 def test_a_place_reads_what_is_there_now() -> None:
     """Whoever holds it holds no words: they are erased in the log alone."""
     memory = Memory()
-    _, answer = memory.extend([{"role": "user", "content": "My PIN?"}, {"role": "assistant", "content": "0000"}])
+    _, answer = memory.extend([{"role": "user", "content": "My PIN?"}, {"role": "assistant", "content": "swordfish"}])
     assert answer.reference is not None
     memory.redact(answer.reference)
     assert answer.post is not None
-    assert "0000" not in f"{answer.post.message} {answer!r}"
+    assert "swordfish" not in f"{answer.post.message} {answer!r}"
 
 
 @given(st.lists(st.sampled_from(TURN), max_size=12), st.integers(0, 12))

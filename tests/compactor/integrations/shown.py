@@ -30,7 +30,7 @@ def check_turn_made_again(compaction: Conversations[Any], make: Callable[[str], 
 #: A conversation that is too long for ``RECALL_BUDGET``, as roles and texts; what its first message says is asked for.
 TALK = [
     (role, text)
-    for asked in ("The code is 4711.", *(f"{number} " + "word " * 100 for number in range(30)))
+    for asked in ("The code is QX-4711.", *(f"{number} " + "word " * 100 for number in range(30)))
     for role, text in (("user", asked), ("assistant", "I see."))
 ]
 RECALL_BUDGET = 2_500

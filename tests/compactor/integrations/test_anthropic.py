@@ -239,7 +239,7 @@ def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
     options: Any = {"summarizer": ExtractiveSummarizer(), "session_id": "chat {}".format}
     with Compaction(RECALL_BUDGET, **options) as compaction:
         request = compaction.prepare("17", messages=messages, tools=compaction.tools())
-        assert "4711" not in str(request["messages"])
+        assert "QX-4711" not in str(request["messages"])
         assert [set(tool) for tool in request["tools"]] == [{"name", "description", "input_schema"}] * 3
-        assert "4711" in compaction.call_tool("17", "read_rounds", FIRST_ROUND)
-        assert "4711" in asyncio.run(compaction.acall_tool("17", "read_rounds", FIRST_ROUND))
+        assert "QX-4711" in compaction.call_tool("17", "read_rounds", FIRST_ROUND)
+        assert "QX-4711" in asyncio.run(compaction.acall_tool("17", "read_rounds", FIRST_ROUND))

@@ -176,14 +176,14 @@ class Asking(BaseChatModel):
 def test_the_agent_reads_back_what_its_prompt_no_longer_shows(is_async: bool) -> None:
     seen: list[list[BaseMessage]] = []
     given = [("user" if at % 2 == 0 else "assistant", f"{at} " + "word " * 100) for at in range(40)]
-    asked: Any = {"messages": [("user", "The code is 4711."), ("assistant", "I see."), *given, ("user", "The code?")]}
+    asked: Any = {"messages": [("user", "The code is QX-4711."), ("assistant", "I see."), *given, ("user", "The code?")]}
     with Compaction(2_500, recall=True) as compaction:
         agent = create_agent(Asking(seen=seen), middleware=[compaction], checkpointer=InMemorySaver())
         done = asyncio.run(agent.ainvoke(asked, _config("s"))) if is_async else agent.invoke(asked, _config("s"))
 
     first = next(one for one in seen if not str(one[0].content).startswith("<conversation>"))  # not the summarizer's
-    assert "4711" not in str(first)
-    assert "4711" in done["messages"][-1].content
+    assert "QX-4711" not in str(first)
+    assert "QX-4711" in done["messages"][-1].content
 
 
 def test_without_a_checkpointer_no_conversation_sees_another() -> None:
@@ -191,10 +191,10 @@ def test_without_a_checkpointer_no_conversation_sees_another() -> None:
     seen: list[list[BaseMessage]] = []
     with Compaction(8_000) as compaction:
         agent = create_agent(Scripted(seen=seen), middleware=[compaction])
-        agent.invoke({"messages": [("user", "The code is 4711."), ("assistant", "I see."), ("user", "Hello.")]})
+        agent.invoke({"messages": [("user", "The code is QX-4711."), ("assistant", "I see."), ("user", "Hello.")]})
         agent.invoke(_asked("Hello."))
 
-    assert "4711" in str(seen[0])
+    assert "QX-4711" in str(seen[0])
     assert [message.text for message in seen[1]] == ["Hello."]
 
 

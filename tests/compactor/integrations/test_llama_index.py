@@ -138,7 +138,7 @@ def test_pictures_count_and_come_back_as_the_hosts_own() -> None:
 def test_a_memory_that_is_reset_gives_nothing() -> None:
     with Compaction(8_000) as compaction:
         memory = compaction.make_memory("s")
-        memory.put(ChatMessage("The code is 4711.", role="user"))
+        memory.put(ChatMessage("The code is QX-4711.", role="user"))
         assert memory.get()
         memory.reset()
         assert memory.get() == memory.get_all() == []
@@ -149,10 +149,10 @@ def test_a_memory_that_was_restored_goes_on(restore: Any) -> None:
     """As a part of a workflow's context, which is copied or pickled."""
     with Compaction(8_000) as compaction, Compaction(8_000):
         memory = compaction.make_memory("s")
-        memory.put(ChatMessage("The code is 4711.", role="user"))
+        memory.put(ChatMessage("The code is QX-4711.", role="user"))
         memory.get()
         again = restore(memory)
-        assert [one.content for one in again.get()] == ["The code is 4711."]
+        assert [one.content for one in again.get()] == ["The code is QX-4711."]
         assert again.compaction is compaction
 
 
@@ -197,8 +197,8 @@ def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
         with pytest.raises(ValueError, match="session_id="):
             compaction.tools("")
 
-    assert "4711" not in str(model._seen[0])
-    assert "4711" in said
+    assert "QX-4711" not in str(model._seen[0])
+    assert "QX-4711" in said
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -295,7 +295,7 @@ def test_a_deleted_message_is_in_no_summary() -> None:
     """The compaction is made from the shown messages."""
     summarizer = ScriptedSummarizer(default=summary)
     context = small(
-        memory_of(*past(answer("The secret is 4711."), question=LONG, reply=LONG), *past(reply=LONG), *past()),
+        memory_of(*past(answer("The secret is QX-4711."), question=LONG, reply=LONG), *past(reply=LONG), *past()),
         summarizer,
         msg_threshold=2,
     )
@@ -304,7 +304,7 @@ def test_a_deleted_message_is_in_no_summary() -> None:
     worked(context)
 
     assert context.compactor.status().end_index >= 1
-    assert "4711" not in str([request.messages for request in summarizer.requests])
+    assert "QX-4711" not in str([request.messages for request in summarizer.requests])
 
 
 @pytest.mark.parametrize("index", [True, "0", None, 1.0])
