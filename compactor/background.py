@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from memory import Memory
-from memory.arguments import WrongType, check_whole_number, name_kind, require, require_role, takes
+from memory.arguments import WrongType, check_number, check_whole_number, name_kind, require, require_role, takes
 from memory.events import Event, EventHook
 from memory.journal import CompactionRecord, Journal, RoleJournal
 from memory.memory import RoundsGetter
@@ -267,6 +267,11 @@ class ContextCompactor:
     def remember_failures(self, number: int) -> None:
         """Count *number* failures in a row, of a process before this one: the next one waits for longer."""
         self._runner.failures = check_whole_number("number", number)
+
+    def wait_for_store(self, seconds: float) -> None:
+        """While the store is away, keep the thread of a run that has a paid answer for up to so many *seconds*: only
+        this compactor has it, and it does not live on."""
+        self._journal.patience = check_number("seconds", seconds)
 
     def start(self) -> None:
         """Begin to work, with the rounds that are there already. While it stops, it begins after that."""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from memory.entries import CompactionPrepared
-from memory.errors import StaleCompaction, StoreError
+from memory.errors import StaleCompaction, StoreError, StoreUnreachable
 from memory.events import Event
 from memory.hooks import renew_after_fork
 from memory.journal import OVERTAKEN, CompactionRecord, Journal
@@ -30,6 +30,8 @@ MAX_UNWRITTEN = 8
 #: Seconds that a lease lasts, and between two renewals by its process: others need not wait for long for one that was
 #: killed.
 LEASE_SECONDS, RENEW_SECONDS = 4.0, 1.0
+#: Seconds until an answer is offered again to a store that was away.
+RETRY_SECONDS = 0.5
 #: Maximum seconds that count of a renewal's delay. The next lease lasts longer by twice that delay, so that it does not
 #: expire while the store answers slowly.
 MAX_LATE = 5.0
@@ -175,6 +177,8 @@ class JournalWriter:
         self._times: dict[tuple[str, ...], int] = {}
         #: Usage and model of the rejected answers since the last accepted one or failure.
         self._rejected: tuple[Mapping[str, int] | None, str | None] = None, None
+        #: Seconds for which ``prepare`` waits for a store that is away.
+        self.patience = 0.0
         self.use(journal, role)
         self._after_fork()
         renew_after_fork(self)
@@ -225,13 +229,25 @@ class JournalWriter:
         """Keep *answer*: in the log, or in this process if the log cannot be written. Not while the process exits."""
         if interpreter_is_exiting():
             return
-        if self.keeps_answers:
+        until, is_first = self._clock.monotonic() + self.patience, True
+        while self.keeps_answers:
             with self._guard("answer"):  # whatever is wrong there, the answer is paid for
-                self._journal.prepare(answer)
+                if is_first or not self._finds_kept(answer):
+                    self._journal.prepare(answer)
                 return
+            if self._failing["answer"] != StoreUnreachable.__name__ or self._clock.monotonic() >= until:
+                break
+            is_first, is_over = False, threading.Event()
+            self._clock.call_later(RETRY_SECONDS, is_over.set)
+            is_over.wait()
         with self._lock:
             self._unwritten = (*self._unwritten, answer)[-MAX_UNWRITTEN:]
             self.read = self._read_with_unwritten
+
+    def _finds_kept(self, answer: CompactionPrepared) -> bool:
+        """Return whether the log has *answer*: a server may fail between storing it and saying so."""
+        self._journal.refresh()
+        return any((one.base, one.digest) == (answer.base, answer.digest) for one in self._journal.read().prepared)
 
     def lease(self, *, renews: bool = False) -> float:
         """Take the lease, renew it until ``release``, and return 0.0; or return the seconds until another's expires. If

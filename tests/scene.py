@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from executors import SOON, ManualExecutor
 
 from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
+from compactor.journal import RETRY_SECONDS
 from compactor.testing import FakeClock
 from memory import Event, Memory, Round
 
@@ -26,6 +27,16 @@ ROLES = ("Planner", "CodeInterpreter")
 PRICES = "The user asked what items cost: 11 euros times their number."
 
 E = TypeVar("E", bound=Event)
+
+
+class HurriedClock(FakeClock):
+    """One on which whoever waits for a store that is away has waited at once."""
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        cancel = super().call_later(seconds, callback)
+        if seconds == RETRY_SECONDS:
+            self.advance(seconds)
+        return cancel
 
 
 class PanicException(BaseException):

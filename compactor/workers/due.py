@@ -34,6 +34,8 @@ RETRY_SECONDS = 5.0
 #: Seconds for which a job over the shared limits keeps its slot, so that many of them do not take the processor time of
 #: jobs with a permit.
 LIMITED_PAUSE = 0.2
+#: Seconds for which a job that has a paid answer waits for a store that is away; a worker's end gives it half a minute.
+PATIENCE = 25.0
 #: Seconds until a job that raised is retried, because the store was unreachable, and the maximum number of retries.
 STORE_RETRY, STORE_RETRIES = 3, 200
 #: Reasons for publishing nothing, besides those of ``Skip``.
@@ -126,6 +128,7 @@ def _run_cycle(
     compactor = ContextCompactor.for_role(memory, role, config, summarizer, **options)
     compactor.on_event(outcomes.record, (Failed, Prepared, Reduced, Rejected, Skipped, Stopped))
     compactor.remember_failures(failures)
+    compactor.wait_for_store(PATIENCE)
     before = compactor.get_compaction()
     try:
         compactor.start()

@@ -176,7 +176,9 @@ class Asking(BaseChatModel):
 def test_the_agent_reads_back_what_its_prompt_no_longer_shows(is_async: bool) -> None:
     seen: list[list[BaseMessage]] = []
     given = [("user" if at % 2 == 0 else "assistant", f"{at} " + "word " * 100) for at in range(40)]
-    asked: Any = {"messages": [("user", "The code is QX-4711."), ("assistant", "I see."), *given, ("user", "The code?")]}
+    asked: Any = {
+        "messages": [("user", "The code is QX-4711."), ("assistant", "I see."), *given, ("user", "The code?")]
+    }
     with Compaction(2_500, recall=True) as compaction:
         agent = create_agent(Asking(seen=seen), middleware=[compaction], checkpointer=InMemorySaver())
         done = asyncio.run(agent.ainvoke(asked, _config("s"))) if is_async else agent.invoke(asked, _config("s"))

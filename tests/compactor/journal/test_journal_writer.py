@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scene import PRICES, ROLE, SOON, in_thread, memory_of, of_kind, on_command
+from scene import PRICES, ROLE, SOON, HurriedClock, in_thread, memory_of, of_kind, on_command
 
 from compactor import Discarded, Failed, PersistFailed
 from compactor.host_rounds import COVERED, HostRounds
@@ -99,6 +99,50 @@ def test_each_thing_that_fails_is_told_by_itself() -> None:
         (what, "StoreUnreachable") for what in ("lease", "answer", "event")
     ]
     assert [found.text for found in writer.read().prepared] == ["Paid for."]
+
+
+GONE = StoreUnreachable("the server is gone; start it")
+
+
+@pytest.mark.parametrize(
+    ("raises", "patience", "is_in_log"),
+    [
+        ([GONE] * 9, 10.0, True),
+        ([GONE] * 9, 2.0, False),
+        ([GONE], 0.0, False),
+        ([GONE, StoreFull("no room; make some")], 10.0, False),
+    ],
+    ids=["away for 4.5 seconds", "away for longer", "told not to wait", "a fault that waiting does not mend"],
+)
+def test_an_answer_waits_for_a_store_that_is_away(raises: list[Exception], patience: float, is_in_log: bool) -> None:
+    """Only so long, and only for that; what the log does not take stays in the process."""
+    journal, heard, clock = Failing(), list[Event](), HurriedClock()
+    writer = JournalWriter(journal, ROLE, heard.append, clock)  # type: ignore[arg-type]
+    writer.patience, journal.raises = patience, list[Exception | None](raises)
+    writer.prepare(answer("Paid for."))
+    kept = [one.text for one in journal.read().prepared]
+    assert kept == (["Paid for."] if is_in_log else [])
+    assert [one.text for one in writer.read().prepared] == ["Paid for."]
+    assert [event.error for event in of_kind(heard, PersistFailed)] == [
+        *(["StoreUnreachable"]),
+        *(["StoreFull"] if len(raises) == 2 else []),
+    ]
+    assert clock.monotonic() <= patience + 0.5
+
+
+def test_an_answer_that_was_stored_without_a_reply_is_kept_once() -> None:
+    """Its server failed between the two; a second entry would count its price twice."""
+
+    class Unheard(Failing):
+        def prepare(self, made: CompactionPrepared) -> bool:
+            self._inner.prepare(made)
+            raise GONE
+
+    journal = Unheard()
+    writer = JournalWriter(journal, ROLE, lambda _: None, HurriedClock())  # type: ignore[arg-type]
+    writer.patience = 10.0
+    writer.prepare(answer("Paid for."))
+    assert [one.text for one in writer.read().prepared] == ["Paid for."]
 
 
 def test_a_store_that_answers_slowly_gets_longer_leases() -> None:

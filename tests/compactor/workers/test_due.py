@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scene import CONFIG, PRICES, ROLE, SOON, add_round, end_of, of_kind, on_command
+from scene import CONFIG, PRICES, ROLE, SOON, HurriedClock, add_round, end_of, of_kind, on_command
 
 from compactor import (
     CompactorConfig,
@@ -62,6 +62,30 @@ class Jobs:
         if self.raises is not None and len(self.asked) >= self.takes:
             raise self.raises
         self.asked.append((session, role, not_before))
+
+
+def test_an_answer_that_arrives_while_the_store_is_away_is_not_asked_for_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job has it alone, and offers it again until the store is back."""
+    write(store, 10)
+    append, faults = store.append, list[Exception]()
+
+    def fail_twice(*arguments: Any, **options: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return append(*arguments, **options)
+
+    def answer(_request: SummaryRequest) -> str:
+        faults.extend(StoreUnreachable("the server is gone; start it") for _ in range(2))
+        return PRICES
+
+    monkeypatch.setattr(store, "append", fail_twice)
+    asked = ScriptedSummarizer(default=answer)
+    outcome = run_due(store, "s", ROLE, settings=RULE, summarizer=asked, clock=HurriedClock())
+    assert outcome.published is not None
+    assert not faults
+    assert len(asked.requests) == 1
 
 
 def test_what_is_due_is_compacted_on_this_thread(store: Store) -> None:
