@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime
 from typing import Any
 
 from procrastinate import App, JobContext
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, ProcrastinateException
+from procrastinate.jobs import Job, Status
+from procrastinate.manager import JobManager
+from procrastinate.signals import on_stop
 from psycopg import Error
 from psycopg.errors import LockNotAvailable
 
-from memory.errors import StoreError
+from memory.errors import StoreError, StoreUnreachable
 from memory.stores.base import escape
 from memory.stores.postgres import Postgres
 
@@ -29,6 +32,8 @@ _GO_AHEAD = """WITH moved AS (
     WHERE queueing_lock = %(lock)s AND status = 'todo' RETURNING id, queue_name
 ) SELECT pg_notify('procrastinate_queue_v1#' || queue_name,
     json_build_object('type', 'job_inserted', 'job_id', id)::text) FROM moved"""
+#: Seconds between two heartbeats of a worker, and seconds without one after which it counts as dead.
+HEARTBEAT, STALLED = 1.0, 3.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -85,22 +90,63 @@ class AppendTransactions:
         return False
 
 
-@asynccontextmanager
-async def show_alive(context: JobContext, seconds: float) -> AsyncIterator[None]:
-    """Show every so many *seconds* that the job's worker lives: Procrastinate's own heartbeats end with SIGTERM, before
-    its jobs do."""
+async def run_worker(app: App, queue: str, run_again: Callable[[Job], None], **options: Any) -> None:
+    """Run the jobs in *queue*, and call *run_again* with those of dead workers, until SIGTERM, SIGINT or ``cancel``.
 
-    async def beat() -> None:
-        while (worker := context.job.worker_id) is not None:
-            await asyncio.sleep(seconds)
-            with suppress(ConnectorException):  # the worker finds that by itself
-                await context.app.job_manager.update_heartbeat(worker)
+    *options* are Procrastinate's. Raises ``StoreUnreachable`` if the database was away.
+    """
+    ids, handles_signals = set[int](), options.pop("install_signal_handlers", True)
 
-    beats = asyncio.create_task(beat())
+    async def note_id(run: Callable[[], Awaitable[Any]], context: JobContext, _worker: object) -> Any:
+        ids.add(context.job.worker_id or 0)
+        return await run()
+
+    options = {
+        "fetch_job_polling_interval": 1.0,  # for scheduled jobs
+        "update_heartbeat_interval": HEARTBEAT,
+        "stalled_worker_timeout": STALLED,
+        "delete_jobs": "successful",
+        "name": None,  # or it would log elsewhere
+        **options,
+        "install_signal_handlers": False,
+        "worker_middleware": [note_id],
+    }
+
+    def stop() -> None:
+        jobs.cancel()
+
+    jobs = asyncio.create_task(app.run_worker_async(queues=[queue], **options))
+    heartbeats = asyncio.create_task(_beat(app.job_manager, queue, ids, run_again))
     try:
-        yield
+        with on_stop(stop) if handles_signals else nullcontext():
+            await jobs
+    except asyncio.CancelledError:
+        if (caller := asyncio.current_task()) is None or caller.cancelling():
+            raise
+    else:  # it ends as if it was told to
+        if options.get("wait", True):
+            raise StoreUnreachable("the database of the jobs was away, which ended the worker; start it again")
     finally:
-        beats.cancel()
+        heartbeats.cancel()
+
+
+async def _beat(jobs: JobManager, queue: str, workers: Collection[int], run_again: Callable[[Job], None]) -> None:
+    """Show every second that the *workers* of this process live: Procrastinate's own heartbeats end with SIGTERM,
+    before its jobs do. Give back the jobs of those that have not shown it."""
+    while True:
+        await asyncio.sleep(HEARTBEAT)
+        with suppress(ConnectorException):  # the worker finds that by itself
+            for worker in workers:
+                await jobs.update_heartbeat(worker)
+            await give_back(jobs, queue, run_again)
+
+
+async def give_back(jobs: JobManager, queue: str, run_again: Callable[[Job], None]) -> None:
+    """Call *run_again* with each job in *queue* whose worker is dead, and delete that job."""
+    for job in await jobs.get_stalled_jobs(queue=queue, seconds_since_heartbeat=STALLED):
+        await asyncio.to_thread(run_again, job)  # first: if this process is killed now, there are two
+        with suppress(ConnectorException):  # another process was faster, or the job has ended
+            await jobs.finish_job(job, Status.FAILED, delete_job=True)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,8 +29,8 @@ from compactor.cost.admission import SAFETY_SECONDS
 from compactor.testing import ScriptedSummarizer
 from compactor.workers import Outcome, Worker
 from compactor.workers.contract import DispatcherContract, RecordingWorker
-from compactor.workers.jobs_database import shorten_log
-from compactor.workers.procrastinate import HEARTBEAT, STALLED, ProcrastinateDispatcher, make_app, work
+from compactor.workers.jobs_database import HEARTBEAT, STALLED, give_back, shorten_log
+from compactor.workers.procrastinate import QUEUE, ProcrastinateDispatcher, make_app, work
 from memory import Memory, StoreError, StoreUnreachable, open_store
 from memory.stores import join_name
 
@@ -191,7 +190,7 @@ def test_two_that_look_for_a_dead_workers_jobs_enqueue_them_once(
 
                 monkeypatch.setattr(app.job_manager, "get_stalled_jobs", find_stalled)
                 for _ in range(2):
-                    await app.tasks["compactor.rescue"](SimpleNamespace(app=app), timestamp=0)
+                    await give_back(app.job_manager, QUEUE, dispatcher.run_again)
 
         asyncio.run(rescue_twice())
     assert (count_jobs(postgres_url, "todo"), count_jobs(postgres_url)) == (3, 3)
@@ -210,19 +209,11 @@ def test_a_database_that_is_restarted_is_told_of_in_one_line(caplog: pytest.LogC
         assert (other.getMessage(), bool(other.exc_info)) == ("Side task listener failed", True)
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["one of its connections", "the other"])
-def test_a_worker_whose_database_was_away_has_failed(
-    postgres_url: str, which: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It does not end as if it was told to, nor go on without its sweeps, so that it is started again."""
-    update, seen = JobManager.update_heartbeat, list[int]()
+def test_a_worker_whose_database_was_away_has_failed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not end as if it was told to, so that it is started again."""
 
-    async def fail(self: JobManager, worker_id: int) -> None:
-        if worker_id not in seen:
-            seen.append(worker_id)
-        if seen.index(worker_id) == which:
-            raise ConnectorException
-        await update(self, worker_id)
+    async def fail(_self: JobManager, _worker_id: int) -> None:
+        raise ConnectorException
 
     monkeypatch.setattr(JobManager, "update_heartbeat", fail)
     running = work(postgres_url, RecordingWorker(), install_signal_handlers=False)  # type: ignore[arg-type]
@@ -336,34 +327,6 @@ def test_a_worker_keeps_its_job_also_while_it_ends(postgres_url: str, caplog: py
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_a_worker_that_is_cancelled_waits_for_all_its_jobs(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for a search for killed workers that outlasts the other jobs. Then it is no longer registered."""
-    looking, go_on = threading.Event(), threading.Event()
-
-    async def find_nothing(*_args: Any, **_more: Any) -> list[Job]:
-        looking.set()
-        await asyncio.to_thread(go_on.wait, SOON)
-        return []
-
-    monkeypatch.setattr(JobManager, "get_stalled_jobs", find_nothing)
-    with psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as connection:
-
-        def count_workers() -> int:
-            return len(connection.execute("SELECT id FROM procrastinate_workers").fetchall())
-
-        ending = ExitStack()
-        ending.enter_context(working(postgres_url, RecordingWorker(), drain_seconds=SOON))
-        assert looking.wait(SOON)
-        assert count_workers() == 2
-        with ThreadPoolExecutor(1) as threads:
-            ended, until = threads.submit(ending.close), time.monotonic() + SOON
-            while count_workers() > 1 and time.monotonic() < until:
-                pass
-            go_on.set()
-            ended.result(SOON)
-        assert count_workers() == 0
-
-
 def count_jobs(url: str, status: str = "%") -> int:
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
         found = connection.execute(
@@ -373,15 +336,14 @@ def count_jobs(url: str, status: str = "%") -> int:
         return int(found.fetchall()[0][0])
 
 
-def test_the_dead_are_looked_for_every_second(postgres_url: str) -> None:
+def test_what_nobody_evaluated_is_swept_every_minute(postgres_url: str) -> None:
     """At any time of the hour."""
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         app = make_app(postgres_url, RecordingWorker(), dispatcher)  # type: ignore[arg-type]
-    tasks = {name: task for (name, _), task in app.periodic_registry.periodic_tasks.items()}
+    ((_, sweep),) = app.periodic_registry.periodic_tasks.items()
     for minute in (0, 1, 59):
         at = datetime(2026, 5, 1, 12, minute, 30, tzinfo=UTC).timestamp()
-        assert tasks["compactor.rescue"].croniter.get_next(ret_type=float, start_time=at) == at + 1
-        assert tasks["compactor.sweep"].croniter.get_next(ret_type=float, start_time=at) == at + 30
+        assert sweep.croniter.get_next(ret_type=float, start_time=at) == at + 30
 
 
 def test_a_url_of_another_database_is_refused() -> None:
