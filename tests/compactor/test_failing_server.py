@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from model_server import Answer, ModelServer, drip, drop, drop_midway, html, ok, reply, status
+from model_server import Answer, Exchange, ModelServer, drip, drop, drop_midway, html, ok, reply, status
 from scene import (
     CONFIG,
     LONGEST_TURN,
@@ -162,10 +163,16 @@ def test_an_answer_that_never_comes_is_given_up(server: ModelServer, summarizer:
 
 def test_a_body_that_drips_for_ever_is_given_up_by_the_client(server: ModelServer) -> None:
     """Its time-out is for the whole call, so the thread comes back too."""
-    clock, heard = FakeClock(), Heard()
-    server.answers(drip())
+    clock, heard, passed = FakeClock(), Heard(), list[float]()
+
+    def drip_for_a_minute(exchange: Exchange) -> None:
+        passed.append(60.0)
+        drip()(exchange)
+
+    server.answers(drip_for_a_minute)
+    options: dict[str, Any] = {"timeout": 30, "clock": lambda: time.monotonic() + sum(passed)}
     with (
-        OpenAISummarizer("small-model", base_url=server.base_url, api_key="k", timeout=0.2) as impatient,
+        OpenAISummarizer("small-model", base_url=server.base_url, api_key="k", **options) as impatient,
         ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, impatient, clock=clock, on_event=heard) as compactor,
     ):
         failed = heard.until(Failed)

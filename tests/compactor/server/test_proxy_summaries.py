@@ -373,15 +373,15 @@ def test_a_request_is_in_the_log_although_its_client_leaves_before_the_answer() 
 
     with ModelServer("") as model, proxy(model, store=WatchedStore()) as (url, state):
 
-        def send(turns: int) -> httpx.Response:
+        def send(turns: int, **more: Any) -> httpx.Response:
             body = {"model": "gpt-4o-mini", "messages": make_history(turns)}
-            return CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=1)
+            return CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=headers, **more)
 
         model.always(answer_any())
         send(1)
         gate = model.hang()
         with pytest.raises(httpx.ReadTimeout):
-            send(2)
+            send(2, timeout=httpx.Timeout(20, read=1))
         assert written.wait(20)
         gate.set()
         assert "Question 2" in texts_of(state, list_sessions(state)[0])
