@@ -14,15 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from postgres import find_free_port
 
 #: Debian's script on PATH would run it as another user.
 DEBIANS = "/usr/lib/rabbitmq/bin"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
@@ -68,7 +63,7 @@ class Broker:
 def redis() -> Iterator[Broker]:
     """Give a Redis server with nothing in it, which keeps on disk what it has."""
     program = _find("redis-server", "Redis")
-    port = free_port()
+    port = find_free_port()
     with tempfile.TemporaryDirectory() as folder:
         settings = ["--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--appendonly", "yes"]
         broker = Broker([program, *settings], port, f"redis://127.0.0.1:{port}/0")
@@ -82,7 +77,7 @@ def redis() -> Iterator[Broker]:
 def rabbitmq() -> Iterator[Broker]:
     """Give a RabbitMQ server with nothing in it."""
     program = shutil.which("rabbitmq-server", path=DEBIANS) or _find("rabbitmq-server", "RabbitMQ")
-    port = free_port()
+    port = find_free_port()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "rabbitmq.conf")
         config.write_text(f"listeners.tcp.1 = 127.0.0.1:{port}\n", encoding="utf-8")
@@ -90,7 +85,7 @@ def rabbitmq() -> Iterator[Broker]:
             **os.environ,
             "HOME": folder,
             "RABBITMQ_NODENAME": f"tests{port}@localhost",
-            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_DIST_PORT": str(find_free_port()),
             "RABBITMQ_CONFIG_FILE": str(config),
             "RABBITMQ_MNESIA_BASE": folder,
             "RABBITMQ_LOG_BASE": folder,

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from brokers import free_port, wait_for_port
-from postgres import SUPERUSER, Postgres, ordinary_user, own
+from brokers import wait_for_port
+from postgres import SUPERUSER, Postgres, find_free_port, ordinary_user, own
 
 __all__ = ["bouncer"]
 
@@ -23,7 +23,7 @@ def bouncer(server: Postgres, *, pool_size: int = 3) -> Iterator[int]:
     program = shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin")
     if program is None:
         pytest.skip("PgBouncer is not installed: there is no pgbouncer on PATH")
-    port, user = free_port(), ordinary_user()
+    port, user = find_free_port(), ordinary_user()
     with tempfile.TemporaryDirectory(prefix="pgbouncer-") as folder:
         settings = Path(folder, "pgbouncer.ini")
         settings.write_text(

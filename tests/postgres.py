@@ -177,7 +177,7 @@ class Postgres:
             self._run("initdb", *options)
 
     def _configure(self) -> None:
-        self.port = _free_port()
+        self.port = find_free_port()
         settings = {
             "port": str(self.port),
             "listen_addresses": "127.0.0.1",
@@ -246,9 +246,10 @@ def own(folder: Path) -> None:
         shutil.chown(path, user["user"], user["group"])
 
 
-def _free_port() -> int:
+def find_free_port() -> int:
     while True:
-        # Below the ports that systems give to outgoing connections, which would take ours while we restart.
+        # Below the ports that systems give to outgoing connections, which would take ours before we listen, or while we
+        # restart.
         port = 20_000 + secrets.randbelow(12_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
