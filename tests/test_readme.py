@@ -57,7 +57,11 @@ def test_each_of_the_two_ways_in_is_one_command() -> None:
 def test_the_demo_command_works_in_a_fresh_copy(tmp_path: Path) -> None:
     """On a machine with Python and pip, the first command installs everything and does the main job."""
     copy = tmp_path / "copy"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".*cache", ".hypothesis", ".venv", "__pycache__"))
+    shutil.copytree(
+        ROOT,
+        copy,
+        ignore=shutil.ignore_patterns(".git", ".*cache", ".coverage*", ".hypothesis", ".venv", "__pycache__"),
+    )
     # No key, no settings of the machine's, and the interpreter that runs the tests as `python3`.
     environment = {key: os.environ[key] for key in ("HOME", "TMPDIR", "LANG") if key in os.environ}
     environment |= {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
