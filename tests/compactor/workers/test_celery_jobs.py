@@ -60,6 +60,11 @@ class TestRabbitMQ(OnBroker):
             type(self).url = broker.url
             yield
 
+    @pytest.fixture(autouse=True)
+    def _own_queue(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What a test leaves on the broker that they share, such as a job of the next minute, is no other's."""
+        monkeypatch.setattr("compactor.workers.celery.QUEUE", request.node.name)
+
 
 def test_jobs_wait_for_a_worker(redis_url: str) -> None:
     """None is lost if nobody works yet."""
