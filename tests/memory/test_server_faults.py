@@ -108,7 +108,7 @@ def test_a_server_that_says_nothing_is_given_up(
     postgres_url: str, postgres_server: Server, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chat does not hang for ever; and what the server does in the end, it does once, at its place."""
-    monkeypatch.setattr("memory.stores.postgres.IDLE_TIMEOUT", 0.2)
+    monkeypatch.setattr("memory.stores.postgres.IDLE_TIMEOUT", 1.9)  # a server that is busy says something before
     with opened(f"{postgres_url}?timeout=0.1") as store, opened(postgres_url) as other:
         memory = Memory("s", store=store)
         turn(memory, "1")
@@ -124,7 +124,7 @@ def test_a_server_that_says_nothing_is_given_up(
 
         os.kill(backend, signal.SIGSTOP)
         try:
-            with pytest.raises(StoreUnreachable, match=r"said nothing for 0\.3 s.*not known whether"):
+            with pytest.raises(StoreUnreachable, match=r"said nothing for 2 s.*not known whether"):
                 memory.create_round("2")
             if late:
                 come_to()
