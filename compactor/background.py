@@ -325,6 +325,11 @@ class ContextCompactor:
         return self._runner.is_running
 
     @property
+    def is_compacting(self) -> bool:
+        """Whether a cycle has something to do, or a call that was given up runs."""
+        return self._runner.is_compacting
+
+    @property
     def circuit_open(self) -> bool:
         """Whether attempts are rare, after ``circuit_breaker_failures`` failures in a row."""
         return self._runner.circuit_open

@@ -199,6 +199,12 @@ class Runner:
         return self._run is not None or bool(self._calls)
 
     @property
+    def is_compacting(self) -> bool:
+        """Whether a cycle has something to do, or a call that was given up runs."""
+        run = self._run
+        return (run is not None and run.compacting) or bool(self._calls)
+
+    @property
     def is_busy(self) -> bool:
         """Whether something would be lost by stopping: a cycle, a call, a place in the queue."""
         return self.is_running or self._indexing or (self._ticket is not None and self._ticket.is_queued)

@@ -316,7 +316,7 @@ class Sessions:
         return SessionsStatus(
             open=len(entries),
             in_use=len(entries) - idle,
-            running=sum(one.is_running for one in compactors),
+            running=sum(one.is_compacting for one in compactors),
             limits=self.limits.status(),
             circuits_open=sum(one.circuit_open for one in compactors),
             behind_since=min([since for one in compactors if (since := one.behind_since) is not None], default=None),

@@ -30,6 +30,8 @@ from compactor import (
     SessionPurged,
     Sessions,
     State,
+    View,
+    when,
 )
 from compactor.testing import FakeClock, ScriptedSummarizer
 
@@ -202,6 +204,28 @@ def test_a_running_compaction_keeps_its_session() -> None:
             compaction = again.compactor.get_compaction()
             assert compaction is not None
             assert compaction.end_index == 3
+
+
+def test_the_status_counts_compactions_and_not_what_looks_whether_one_is_due() -> None:
+    """With every round that is added, a compactor looks."""
+    seen: list[tuple[str, int]] = []
+
+    def trigger(view: View) -> bool:
+        seen.append(("trigger", sessions.status().running))
+        return view.total > 3
+
+    def model(_request: object) -> str:
+        seen.append(("model", sessions.status().running))
+        return "The user asked what items cost."
+
+    with sessions_with(summarizer=model, trigger=when(trigger)) as sessions, sessions.open("a") as session:
+        talk(session, 3)
+        settle(sessions)
+        assert set(seen) == {("trigger", 0)}
+        talk(session)
+        settle(sessions)
+        assert ("model", 1) in seen
+        assert sessions.status().running == 0
 
 
 def test_a_deferred_compaction_survives_eviction() -> None:
