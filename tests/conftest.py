@@ -18,16 +18,17 @@ from typing import Any
 
 import postgres
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from lines import Line
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "airline.jsonl"
 
-# No deadlines: how long an example takes says more of the machine than of the code. In CI the examples are the same
+# No deadlines: how long an example takes, or its making, says more of the machine than of the code. In CI the examples are the same
 # each time, so more of them find no more; the quick profile, with others each time, is what looks for new ones.
-settings.register_profile("quick", max_examples=10, stateful_step_count=25, deadline=None)
-settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True, print_blob=True)
+_busy: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("quick", max_examples=10, stateful_step_count=25, **_busy)
+settings.register_profile("ci", max_examples=30, derandomize=True, print_blob=True, **_busy)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
