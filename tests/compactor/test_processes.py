@@ -47,7 +47,7 @@ def run(code: str, *, before_import: str = "") -> list[str]:
         "PYTHONWARNINGS": "error,ignore:This process:DeprecationWarning",
     }
     command = [sys.executable, "-c", source]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, check=False)
     assert done.stderr == ""
     assert done.returncode == 0
     return done.stdout.splitlines()
@@ -66,7 +66,7 @@ def test_the_interpreter_exits_while_a_call_hangs() -> None:
         print(time.monotonic())
         """
     )
-    assert time.monotonic() - float(left) < 5
+    assert time.monotonic() - float(left) < 20
 
 
 def test_it_exits_with_many_compactors_in_all_states() -> None:

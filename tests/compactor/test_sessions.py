@@ -543,8 +543,8 @@ def test_close_stops_all_within_one_deadline() -> None:
             talk(session, 4)
     wait_until(lambda: model.in_flight == 10)
     began = time.monotonic()
-    assert not sessions.close(timeout=0.6)
-    assert time.monotonic() - began < 5
+    assert not sessions.close(timeout=1)
+    assert time.monotonic() - began < 9
     model.release()
     assert sessions.close(timeout=SOON)
     with pytest.raises(RuntimeError, match="closed"), sessions.open("s1"):
