@@ -192,7 +192,7 @@ class ModelServer:
                     connection.shutdown(socket.SHUT_RDWR)
                 except OSError:  # the client was first
                     pass
-            assert self._changed.wait_for(lambda: not self._connections, 10), "a handler did not end"
+            assert self._changed.wait_for(lambda: not self._connections, 30), "a handler did not end"
         if self.failures:
             raise AssertionError("an answer of the server's failed") from self.failures[0]
 
@@ -222,7 +222,7 @@ class ModelServer:
         self.answers(ok(gate=gate))
         return gate
 
-    def wait_for_requests(self, count: int, timeout: float = 10.0) -> bool:
+    def wait_for_requests(self, count: int, timeout: float = 40.0) -> bool:
         """Return True as soon as *count* requests came in; False if they did not in time."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._requests) >= count, timeout)

@@ -199,9 +199,9 @@ def test_requests_held_at_the_end_are_let_go() -> None:
     clock.serves(background=True)
     waiting_one = threading.Thread(target=clock.wait, args=(5.0,))
     waiting_one.start()
-    assert clock.until_held(10)
+    assert clock.until_held(30)
     clock.close()
-    waiting_one.join(10)
+    waiting_one.join(30)
     assert not waiting_one.is_alive()
 
 

@@ -134,7 +134,7 @@ def test_rejected_answers_are_paid_for(url: str) -> None:
         for message in dialogue(8)[-12:]:
             memory.append(message)
         options["executor"].run_all()
-        assert compactor.stop(10)
+        assert compactor.stop(30)
     total = costs(url)["total"]
     assert (total["answers"], total["input_tokens"], total["unpriced_answers"]) == (4, 90, 0)
 

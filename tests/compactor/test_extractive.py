@@ -1005,7 +1005,7 @@ def test_one_extract_works_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         log.append("begins")
         if not begun:
             begun.append(in_thread(lambda: ExtractiveSummarizer()(SummaryRequest())))
-            assert other_came.wait(10)
+            assert other_came.wait(30)
         other_came.set()
         log.append("ends")
         return Summary("")

@@ -495,7 +495,7 @@ def test_every_decision_is_told_with_its_numbers() -> None:
     with compactor_of(memory, summarizer) as compactor:
         for _ in range(60):
             chat(1, memory=memory)
-            assert compactor.wait_idle(10)
+            assert compactor.wait_idle(30)
     told, looked = of_kind(compactor.events, CostEvaluated), of_kind(compactor.events, Evaluated)
     published = of_kind(compactor.events, Published)
 
@@ -515,7 +515,7 @@ def test_tools_count_once_a_prompt_was_composed_with_them() -> None:
     )
     compose(memory, budget=10_000, counter=count, tools=[{"name": words(1_000)}])
     with compactor:
-        assert compactor.wait_idle(10)
+        assert compactor.wait_idle(30)
     assert of_kind(compactor.events, CostEvaluated)[-1].system > 1_000
 
 
@@ -528,7 +528,7 @@ def test_a_compactor_tells_the_trigger_what_was_chosen() -> None:
             ScriptedSummarizer(default=words(20).replace("word", "term")),
         )
         with compactor_of(memory, summarizer, trigger=one, config=config) as compactor:
-            assert compactor.wait_idle(10)
+            assert compactor.wait_idle(30)
             made = compactor.get_compaction()
         assert made is not None
         assert made.end_index == 7

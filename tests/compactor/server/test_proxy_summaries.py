@@ -254,7 +254,7 @@ def test_a_redactor_sees_what_the_log_and_summarizers_get_and_the_model_what_was
             (session,) = list_sessions(state)
             text = texts_of(state, session)
             with state.open("", session) as opened:
-                assert opened.compactor.wait_idle(10)
+                assert opened.compactor.wait_idle(30)
             sent = model.requests[0].body[key]
     assert "My number is [number]." in text, text[-600:]
     assert "555-0199" not in text + "".join(seen)
@@ -287,11 +287,8 @@ def publish_summary(state: Any) -> None:
 
 @pytest.mark.parametrize("has_summary", [False, True])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
-def test_a_conversation_that_is_known_to_fit_does_not_wait_for_the_log(
-    path: str, has_summary: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversation_that_is_known_to_fit_does_not_wait_for_the_log(path: str, has_summary: bool) -> None:
     """Also if its body has more bytes than the budget has tokens; its answer ends when the log is written."""
-    monkeypatch.setattr("compactor.server.proxy.FIT_SECONDS", 60.0)
     key, store, history = "input" if path.endswith("responses") else "messages", GatedStore(), make_history(6)
     with ModelServer("") as model, proxy(model, store=store, budget=1_500) as (url, state):
         model.always(answer_any())
@@ -329,11 +326,8 @@ def test_a_conversation_that_is_known_to_fit_does_not_wait_for_the_log(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_arrives_before_the_log_is_written_and_ends_afterwards(
-    stream: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_arrives_before_the_log_is_written_and_ends_afterwards(stream: bool) -> None:
     """Its last byte waits, or the end of its stream: what the client does next finds the request in the log."""
-    monkeypatch.setattr("compactor.server.proxy.FIT_SECONDS", 60.0)
     store, headers = GatedStore(), AUTH | {"x-session-id": "long"}
     with ModelServer("") as model, proxy(model, store=store) as (url, state):
         model.always(answer_any())

@@ -110,7 +110,7 @@ def test_a_session_that_is_deleted_during_a_request_is_unknown() -> None:
     def delete(*_request: Any) -> str:
         deleting.append(threading.Thread(target=client.delete, args=["/api/sessions/s"]))
         deleting[0].start()
-        deleted.wait(10)  # ends as the server is closed, at the latest
+        deleted.wait(30)  # ends as the server is closed, at the latest
         return ""
 
     exporting, deleted, deleting = threading.Event(), threading.Event(), list[threading.Thread]()
@@ -123,7 +123,7 @@ def test_a_session_that_is_deleted_during_a_request_is_unknown() -> None:
         assert client.get("/api/sessions/exported/export").status_code == 404
         assert client.post("/api/sessions/s/compact", json={}).status_code == 404
         deleted.set()
-        deleting[0].join(10)
+        deleting[0].join(30)
 
 
 def test_a_summary_comes_and_goes(client: TestClient) -> None:
@@ -310,7 +310,7 @@ def run_with_hub(use: Any, **options: Any) -> None:
     async def run() -> None:
         hub = EventHub(**options)
         hub.start()
-        await asyncio.wait_for(use(hub), 10)
+        await asyncio.wait_for(use(hub), 30)
 
     asyncio.run(run())
 

@@ -111,7 +111,7 @@ def test_the_demo_compacts_itself() -> None:
     with Sessions(budget=BUDGET, roles=(playing.role,), **playing.options) as sessions, playing:
         playing.play(sessions)
         with sessions.open(playing.session) as session:
-            session.compactor.wait_idle(10)
+            session.compactor.wait_idle(30)
             assert session.memory.messages(playing.role) == playing._script.memory.messages(playing.role)
             assert session.memory.pins() == playing._script.memory.pins()
             assert session.compactor.status().end_index > 0
@@ -123,7 +123,7 @@ def test_the_demo_ends_with_the_server() -> None:
         with playing:
             thread = threading.Thread(target=playing.play, args=(sessions,))
             thread.start()
-        thread.join(10)
+        thread.join(30)
         assert not thread.is_alive()
 
 

@@ -48,7 +48,7 @@ def test_compactions_of_one_tenant_leave_threads_for_another(tmp_path: Path, mon
             client.post("/api/sessions/s/messages", json={"messages": TURN * 4}, headers=headers)
         client.post("/api/sessions/none/messages", json={"messages": TURN[:1]}, headers=BOB)
         first = pool.submit(client.post, "/api/sessions/s/compact", json={"timeout": 20}, headers=ALICE)
-        assert asked.wait(10)
+        assert asked.wait(30)
         late = client.post("/api/sessions/s/compact", json={"timeout": 1}, headers=ALICE)
         assert (late.status_code, late.headers["retry-after"]) == (503, "5")
         other = client.post("/api/sessions/none/compact", json={"timeout": 5}, headers=BOB)
@@ -76,10 +76,10 @@ def test_searches_have_threads_of_their_own(tmp_path: Path, monkeypatch: pytest.
         offload = {"messages": TURN, "store_dir": "x"}
         waiting = [pool.submit(client.post, "/context_offload", json=offload, headers=ALICE) for _ in range(4)]
         for _ in waiting:
-            assert began.acquire(timeout=10)
+            assert began.acquire(timeout=30)
         assert client.post("/grep", json={"pattern": "x"}, headers=ALICE).status_code == 200
         waiting.append(pool.submit(client.post, "/grep", json={"pattern": "slow"}, headers=ALICE))
-        assert began.acquire(timeout=10)
+        assert began.acquire(timeout=30)
         late = client.post("/grep", json={"pattern": "x"}, headers=ALICE)
         assert (late.status_code, late.headers["retry-after"], late.json()["success"]) == (503, "5", False)
         assert client.post("/grep", json={"pattern": "x"}, headers=BOB).status_code == 200
