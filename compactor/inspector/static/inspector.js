@@ -250,7 +250,10 @@ function replaceContent(panel, nodes) {
 }
 
 async function act(inner, question, action, run, describe) {
-  if (!(await confirm(question, action))) return;
+  const asking = document.activeElement, agreed = await confirm(question, action), name = asking.dataset.control;
+  // An update may have replaced the control meanwhile; then the dialog had nothing to give the focus back to.
+  if (!asking.isConnected && name) inner.panel.querySelector(`[data-control="${CSS.escape(name)}"]`)?.focus({ preventScroll: true });
+  if (!agreed) return;
   inner.message.textContent = "Working …";
   try {
     inner.message.textContent = describe(await run());

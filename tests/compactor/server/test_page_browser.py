@@ -458,6 +458,29 @@ def test_the_keyboard_alone_reaches_everything_in_a_live_session(browser: Any) -
         assert page.evaluate("document.activeElement.textContent") == "generation 1"
 
 
+def test_an_update_while_a_question_is_open_leaves_the_focus_at_what_asked(browser: Any) -> None:
+    """It replaces the button, because the reason above it has been opened."""
+    store = InMemoryStore()
+    make_shop(store)
+    pin = "[data-control='pin r1.p0']"
+    with serve(store, enabled=False) as address, watch(browser) as page:
+        page.goto(address)
+        page.get_by_role("link", name="warehouse").click()
+        page.get_by_role("slider", name="Round").press("Home")
+        page.keyboard.press("Enter")
+        page.get_by_text("Round 1 (finished)").wait_for()
+        page.get_by_role("button", name="Why is this not in the prompt as it was said?").first.click()
+        page.locator(pin).evaluate("one => one.classList.add('old')")
+        page.locator(pin).press("Enter")
+        page.get_by_role("dialog").wait_for()
+        said = [{"role": "user", "content": "Which hall?"}, {"role": "assistant", "content": "Hall 3."}]
+        page.request.post(f"{address}/api/sessions/warehouse/messages", data={"messages": said})
+        page.locator(f"{pin}:not(.old)").wait_for()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").press("Enter")
+        page.get_by_role("dialog").wait_for(state="detached")
+        assert page.evaluate("document.activeElement.dataset.control") == "pin r1.p0"
+
+
 @pytest.fixture(scope="module")
 def long_session() -> InMemoryStore:
     store = InMemoryStore()
