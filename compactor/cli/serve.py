@@ -23,7 +23,7 @@ from ..triggers import when
 from .scenario import BUDGET, INCIDENT, Demo, Scenario
 from .session_commands import Store, make_option
 from .sessions import open_named
-from .terminal import CommandError, make_console
+from .terminal import CommandError, make_console, make_url
 
 if TYPE_CHECKING:
     from ..server.settings import ServerSettings
@@ -197,9 +197,8 @@ def run(app: Any, settings: ServerSettings, on_start: Callable[[], object] = lam
                 gc.collect()
                 gc.freeze()  # else a full garbage collection would stop all requests for what is kept anyway
                 port = self.servers[0].sockets[0].getsockname()[1] if self.servers else settings.port
-                name = f"[{settings.host}]" if ":" in settings.host else settings.host
                 on_start()
-                make_console().print(f"compactor serves at http://{name}:{port}/{path}", soft_wrap=True)
+                make_console().print(f"compactor serves at {make_url(settings.host, port, path)}", soft_wrap=True)
 
         async def shutdown(self, sockets: Any = None) -> None:
             app.state.compactor.hub.close()  # else the server would wait for streams that never end

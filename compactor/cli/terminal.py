@@ -33,6 +33,10 @@ def make_one_line(text: str, limit: int = 10_000) -> str:
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
+def make_url(host: str, port: int, path: str = "") -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/{path}"
+
+
 def name_options(text: str) -> str:
     """Replace the names of the library's parameters in an error's *text* by the options that set them."""
     for parameter, option in (("base_url=", "--base-url"), ("api_key=", "OPENAI_API_KEY"), ("model=", "--model")):

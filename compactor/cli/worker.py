@@ -19,7 +19,7 @@ from ..events import log_events, make_logger
 from ..workers import Worker
 from .session_commands import Store, make_option
 from .sessions import open_named
-from .terminal import CommandError, make_console
+from .terminal import CommandError, make_console, make_url
 
 app = typer.Typer()
 #: URLs of RabbitMQ and Redis, as Celery takes them.
@@ -39,7 +39,7 @@ def work(
         float, typer.Option(min=0, metavar="SECONDS", help="Procrastinate: what jobs get on SIGTERM.")
     ] = 30.0,
     metrics_port: Annotated[int | None, make_option("N", "Serve Prometheus metrics; needs [server].", min=0)] = None,
-    metrics_host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address of the metrics.")] = "127.0.0.1",
+    metrics_host: Annotated[str | None, make_option("ADDRESS", "Address of the metrics.  [default: 127.0.0.1]")] = None,
 ) -> None:
     """Compact the sessions of a store that hosts with a dispatcher hand over, until SIGTERM.
 
@@ -50,6 +50,8 @@ def work(
         raise CommandError(
             "--engine celery needs --broker, such as amqp://guest:guest@localhost// or redis://localhost/0"
         )
+    if metrics_host is not None and metrics_port is None:
+        raise CommandError("--metrics-host needs --metrics-port: without a port, no metrics are served")
     adapter = _import(engine)
     settings = Settings.from_file(config) if config is not None else Settings.from_dict({})
     with open_named(store, create=True) as opened:
@@ -58,7 +60,7 @@ def work(
         worker = Worker(store=opened, roles=roles, settings=settings, budget=budget, options=options)
         worker.on_event(log_events(make_logger()))
         if metrics_port is not None:
-            _serve_metrics(worker, metrics_host, metrics_port)
+            _serve_metrics(worker, metrics_host or "127.0.0.1", metrics_port)
         make_console().print(
             f"compactor works with {engine}, {concurrency} jobs at once; Ctrl-C ends it", soft_wrap=True
         )
@@ -94,4 +96,4 @@ def _serve_metrics(worker: Worker, host: str, port: int) -> None:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CommandError(f"port {port} of {host} cannot be used ({reason}); choose another") from error
-    make_console().print(f"metrics at http://{host}:{server.server_port}/metrics", soft_wrap=True)
+    make_console().print("metrics at", make_url(host, server.server_port, "metrics"), soft_wrap=True)

@@ -24,6 +24,10 @@ def test_it_says_what_it_lacks(tmp_path: Path) -> None:
     for arguments, told in [
         (["--engine", "celery", "--store", store], "--engine celery needs --broker"),
         (["--engine", "celery", "--store", store, "--broker", "localhost"], "--engine celery needs --broker"),
+        (
+            ["--engine", "procrastinate", "--store", store, "--metrics-host", "::1"],
+            "--metrics-host needs --metrics-port",
+        ),
         (["--engine", "procrastinate"], "no store is named"),
         (["--engine", "procrastinate", "--store", store, "--config", str(tmp_path / "none")], "cannot be read"),
     ]:
@@ -55,6 +59,22 @@ def test_a_metrics_port_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     done = run("worker", "--engine", "celery", "--store", store, "--broker", broker, *options)
     assert done.code == 2
     assert "port 99999 of 127.0.0.1 cannot be used" in done.err
+
+
+def test_the_address_of_its_metrics_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is printed, also that of an IPv6 address."""
+    for missing in ("prometheus_client", "celery"):
+        pytest.importorskip(missing, reason=f"{missing} is not installed")
+    monkeypatch.setattr("compactor.workers.celery.work", lambda *_given, **_options: None)
+    store, broker = f"sqlite:///{tmp_path / 'x.db'}", "redis://localhost/0"
+    options = ["--metrics-host", "::1", "--metrics-port", "0"]
+    done = run("worker", "--engine", "celery", "--store", store, "--broker", broker, *options)
+    if "cannot be used" in done.err:
+        pytest.skip("this machine has no IPv6")
+    url = done.out.splitlines()[0].removeprefix("metrics at ")
+    assert url.startswith("http://[::1]:")
+    with urllib.request.urlopen(url) as answer:  # noqa: S310  (our own, on loopback)
+        assert b"compactor_compactions" in answer.read()
 
 
 PUBLISHED = b'compactor_compactions_total{outcome="published",role="Planner"} 1.0'
