@@ -10,9 +10,9 @@ from memory import list_expired
 from memory.transfer.archive import ArchivedSession, archive_sessions, list_archive, restore_session
 
 from . import sessions
-from .session_commands import AsJson, Session, Store, make_option, parse_age, print_result
-from .sessions import open_named
-from .terminal import make_console, make_one_line, render_quantity
+from .session_commands import AsJson, NewName, Session, Store, make_option, parse_age, print_result
+from .sessions import open_named, show_name
+from .terminal import make_console, render_quantity
 
 _WHERE = "The archive: a folder, or a URL such as s3://bucket/chats."
 _REASONS = {
@@ -48,14 +48,14 @@ def archive(
     with open_named(store, write=not dry_run) as opened:
         if dry_run:
             old = list_expired(opened, age, tenant=tenant)
-            listed = "".join(f"\n  {make_one_line(session, 80)}" for session in old)
+            listed = "".join(f"\n  {show_name(session, 80)}" for session in old)
             print_result(
                 as_json, {"would_archive": old}, f"{render_quantity(len(old), 'session')} would be archived{listed}"
             )
             return
         result = archive_sessions(opened, to, age, tenant=tenant)
     skipped = "".join(
-        f"\n  {make_one_line(name, 80)} was not: {_REASONS[reason]}" for name, reason in result.skipped.items()
+        f"\n  {show_name(name, 80)} was not: {_REASONS[reason]}" for name, reason in result.skipped.items()
     )
     shown = f"{render_quantity(len(result.archived), 'session')} archived{skipped}"
     print_result(as_json, result._asdict(), shown)
@@ -92,9 +92,7 @@ def restore(
     session: Session,
     where: Annotated[str, make_option("WHERE", _WHERE, "--from")],
     store: Store = None,
-    name: Annotated[
-        str | None, make_option("NAME", "Session name in this store.  [default: the one it had]", "--as")
-    ] = None,
+    name: NewName = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave a copy in the archive.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -107,5 +105,5 @@ def restore(
     """
     with open_named(store, write=True) as opened:
         restored = restore_session(opened, where, session, name, keep=keep)
-    message = f"{render_quantity(restored.entries, 'entry', 'entries')} restored; session {restored.session}"
-    print_result(as_json, restored._asdict(), make_one_line(message))
+    message = f"{render_quantity(restored.entries, 'entry', 'entries')} restored; session {show_name(restored.session)}"
+    print_result(as_json, restored._asdict(), message)

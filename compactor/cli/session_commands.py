@@ -17,7 +17,6 @@ from rich.table import Table
 from memory import CompactedMessage, Memory, expire, list_expired, purge_tenant
 from memory.arguments import ConfigError
 from memory.rounds import utc_now
-from memory.stores.tenants import SEPARATOR, split_name
 from memory.transfer.archive import expire_archive, purge_archived_tenant, purge_session
 from memory.transfer.jsonl import export_session
 
@@ -30,7 +29,7 @@ from . import sessions
 from .costs import make_cost_table, measure_costs
 from .events import make_event_table, read_events
 from .exchange import import_into, write_atomically
-from .sessions import describe_size, open_named, require_session
+from .sessions import describe_size, open_named, read_name, require_session, show_name
 from .terminal import CommandError, confirm, make_console, make_one_line, render_quantity
 
 if TYPE_CHECKING:
@@ -47,13 +46,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 Store = Annotated[str | None, make_option("URL", _STORE, "--store", envvar="COMPACTOR_STORE")]
 
 
-def read_name(text: str) -> str:
-    """Return the session's name in *text*, where a tenant's is written as lists show it: ``acme\\x1fchat-7``."""
-    tenant, separator, session = text.partition(r"\x1f")
-    return f"{tenant}{SEPARATOR}{session}" if separator and split_name(f"{tenant}{SEPARATOR}")[0] else text
-
-
 _SESSION = r"Session name, as listed: a tenant's is TENANT\x1fNAME. After -- if it begins with a dash."
+NewName = Annotated[
+    str | None,
+    make_option("NAME", "Session name in this store.  [default: the one it had]", "--as", callback=read_name),
+]
 Session = Annotated[str, typer.Argument(metavar="SESSION", help=_SESSION, callback=read_name)]
 Archive = Annotated[
     str | None, make_option("WHERE", "Also in this archive: a folder, or a URL such as s3://bucket/chats.", "--archive")
@@ -92,7 +89,7 @@ def list_sessions(
         Literal["name", "activity"], typer.Option(help="Sort by name, or the most recently used first.")
     ] = "name",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of sessions.")] = 1_000,
-    after: Annotated[str | None, make_option("PLACE", 'Continue after a page: its "next".', "--after")] = None,
+    after: Annotated[str | None, make_option("PLACE", 'Continue after a page: its "next".', callback=read_name)] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the sessions of a store with their rounds, their entries and the time of the last write, to the minute.
@@ -104,7 +101,7 @@ def list_sessions(
         page = sessions.list_page(opened, tenant, after, limit, order)
     print_result(as_json, page, sessions.make_session_table(page["sessions"]))
     if page["next"] is not None and not as_json:
-        make_console().print(f"there may be more; continue with --after '{make_one_line(page['next'])}'", markup=False)
+        make_console().print(f"there may be more; continue with --after '{show_name(page['next'])}'", markup=False)
 
 
 @app.command("health", short_help="Tell which sessions fail or are behind.")
@@ -271,9 +268,7 @@ def export(
 def import_session(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file that export wrote; - is standard input.")],
     store: Store = None,
-    name: Annotated[
-        str | None, make_option("NAME", "Session name in this store.  [default: the one it had]", "--as")
-    ] = None,
+    name: NewName = None,
     as_json: AsJson = False,
 ) -> None:
     """Read a session into a store from a file that "export" wrote: all of it, or nothing if anything is wrong.
@@ -283,7 +278,7 @@ def import_session(
     JSON: {"session", "entries"}.
     """
     session, entries = import_into(store, file, name)
-    shown = make_one_line(f"{render_quantity(entries, 'entry', 'entries')} read; session {session}")
+    shown = f"{render_quantity(entries, 'entry', 'entries')} read; session {show_name(session)}"
     print_result(as_json, {"session": session, "entries": entries}, shown)
 
 
@@ -298,7 +293,7 @@ def purge(
     JSON: {"purged": {"session", "rounds", "entries", "last_activity"}}; with --archive also {"archived": true if the
     archive had it}, and "purged" is null if the store had none.
     """
-    name = make_one_line(session, 80)
+    name = show_name(session, 80)
     where = "" if archive is None else f", and its copy in {make_one_line(archive, 80)}"
     with open_named(store, write=True) as opened:
         has_it = archive is None or opened.get_extent(session) is not None
@@ -321,7 +316,7 @@ def purge(
             document["archived"] = result.archived
             described = describe_size(document["purged"]) if result.stored else "not in the store"
             described += ", and in the archive" if result.archived else ", and not in the archive"
-    print_result(as_json, document, make_one_line(f"session {session} is erased: {described}"))
+    print_result(as_json, document, f"session {show_name(session)} is erased: {described}")
 
 
 @app.command("purge-tenant", short_help="Erase a tenant.")
@@ -390,7 +385,7 @@ def erase_expired(
     with open_named(store, write=True) as opened:
         old = list_expired(opened, age, tenant=tenant)
         if old:
-            names = ", ".join(make_one_line(session, 80) for session in old[:10]) + (", ..." if len(old) > 10 else "")
+            names = ", ".join(show_name(session, 80) for session in old[:10]) + (", ..." if len(old) > 10 else "")
             question = f"{render_quantity(len(old), 'session')}: {names}. Erase all of this, for good?"
             confirm(question, "nothing was erased", yes=yes)
         gone = expire(opened, age, sessions=old, tenant=tenant)
@@ -510,7 +505,7 @@ def _make_summary_figures(compaction: CompactedMessage) -> dict[str, int]:
 
 
 def _name_summary(session: str, role: str) -> str:
-    return f"of '{make_one_line(role, 80)}' in session '{make_one_line(session, 80)}'"
+    return f"of '{make_one_line(role, 80)}' in session '{show_name(session, 80)}'"
 
 
 def parse_age(text: str, option_name: str = "--older-than") -> timedelta:

@@ -31,6 +31,8 @@ _EXAMPLES = "sqlite:///chat.db or postgresql+psycopg://user@host/database"
 #: Longer tails are not counted: that would read all of them.
 MAX_COUNTED_ROUNDS = 10_000
 _PAGE = 500
+#: Matches a character that ``escape_controls`` has escaped, or text that looks like one, and an escaped backslash.
+_ESCAPED = re.compile(r"\\(x(?:[0189][0-9a-f]|5c|7f)|u(?:20[26][0-9a-f]|d[89a-f][0-9a-f]{2}))")
 
 
 def open_named(url: str | None, *, write: bool = False, create: bool = False) -> closing[Store]:
@@ -60,6 +62,17 @@ def _find_file(url: str) -> str | None:
     return rest.removeprefix("/")
 
 
+def show_name(session: str, limit: int = 10_000) -> str:
+    """Return a *session*'s name as ``read_name`` takes it: a tenant's as ``acme\\x1fchat-7``, and this text itself as
+    ``acme\\x5cx1fchat-7``."""
+    return make_one_line(_ESCAPED.sub(r"\\x5c\1", session), limit)
+
+
+def read_name(text: str | None) -> str | None:
+    """Return the session's name in *text*, in which control characters are written as lists show them."""
+    return None if text is None else _ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)), text)
+
+
 def require_session(store: Store, session: str) -> None:
     """Raise ``CommandError`` unless *store* has *session*."""
     if next(iter(store.read(session, 0, 1)), None) is None:
@@ -68,7 +81,7 @@ def require_session(store: Store, session: str) -> None:
 
 def _make_unknown_error(store: Store, session: str) -> CommandError:
     known = "others; `compactor sessions` lists them" if store.list_sessions(limit=1) else "none at all"
-    return CommandError(f"there is no session '{make_one_line(session, 80)}' in this store, which has {known}")
+    return CommandError(f"there is no session '{show_name(session, 80)}' in this store, which has {known}")
 
 
 def list_page(store: Store, tenant: str | None, after: str | None, limit: int, order: Order) -> dict[str, Any]:
@@ -104,7 +117,7 @@ def describe_size(size: Mapping[str, Any]) -> str:
 
 def make_session_table(sizes: Sequence[Mapping[str, Any]]) -> Table | str:
     rows = [
-        (make_one_line(one["session"]), one["rounds"], one["entries"], format_time(one["last_activity"])[:-3])
+        (show_name(one["session"]), one["rounds"], one["entries"], format_time(one["last_activity"])[:-3])
         for one in sizes
     ]
     return make_table(("session", "rounds", "entries", "last activity (UTC)"), rows) if rows else "no sessions"
@@ -145,7 +158,7 @@ def make_health_table(health: Health) -> Table | str:
     rows = []
     for one in health.worst:
         state = ", ".join(word for word, is_so in (("circuit open", one.circuit_open), ("behind", one.behind)) if is_so)
-        session, role, error = make_one_line(one.session), make_one_line(one.role), make_one_line(one.error or "", 60)
+        session, role, error = show_name(one.session), make_one_line(one.role), make_one_line(one.error or "", 60)
         rows.append((session, role, state, one.failures, error, one.uncovered))
     title = f"{health.failing:,} failing, {health.circuits_open:,} with an open circuit, {health.behind:,} behind"
     columns = ("session", "role", "state", "failures", "error", "uncovered rounds")
@@ -228,7 +241,7 @@ def list_session_lines(document: Mapping[str, Any]) -> Iterator[str]:
 
     open_, failed, undone = (len(document[f"{name}_rounds"]) for name in ("open", "failed", "undone"))
     states = f"{open_} open, {failed} failed" + (f", {undone} undone" if undone else "")
-    yield make_line("session", make_one_line(document["session"]))
+    yield make_line("session", show_name(document["session"]))
     yield make_line("rounds", f"{document['rounds']:,} ({states})")
     yield make_line("entries", f"{document['entries']:,}")
     yield make_line("last activity", f"{format_time(document['last_activity'])} UTC")

@@ -63,6 +63,44 @@ def test_a_tenants_session_is_named_as_it_is_listed(url: str) -> None:
     assert r"a b\x1fchat-7" in refusal(run("show", r"a b\x1fchat-7", "--store", url))  # no tenant
 
 
+def test_a_name_that_reads_like_a_tenants_is_listed_otherwise(url: str) -> None:
+    """Each name as it is listed leads to its own session, so nobody purges a tenant's in place of it."""
+    names = (
+        join_name("acme", "a"),
+        r"acme\x1fa",
+        r"acme\x5cx1fa",
+        r"acme\\x1fa",
+        r"C:\xa",
+        "a\x1b[31m",
+        r"a\u2028",
+        "a\u2028",
+    )
+    for rounds, name in enumerate(names, 1):
+        with session(url, name, rounds=rounds):
+            pass
+    listed = {
+        int(cells[2]): cells[1].strip()
+        for line in run("sessions", "--store", url).out.splitlines()
+        if len(cells := line.split("│")) > 3
+    }
+    assert (listed[1], listed[2]) == (r"acme\x1fa", r"acme\x5cx1fa")
+    assert len({*listed.values()}) == len(names)
+    for rounds, name in enumerate(names, 1):
+        assert run("show", listed[rounds], "--store", url, "--json").document["session"] == name
+    assert run("purge", r"acme\x5cx1fa", "--store", url, "--yes").code == 0
+    assert names[0] in {one["session"] for one in run("sessions", "--store", url, "--json").document["sessions"]}
+
+
+def test_a_page_continues_with_the_name_that_was_printed(url: str) -> None:
+    for number in range(3):
+        with session(url, join_name("acme", f"s{number}"), rounds=1):
+            pass
+    first = run("sessions", "--store", url, "--limit", 1).out
+    after = first.rpartition("--after '")[2].partition("'")[0]
+    rest = run("sessions", "--store", url, "--after", after, "--json").document["sessions"]
+    assert [one["session"] for one in rest] == ["acme\x1fs1", "acme\x1fs2"]
+
+
 def test_sessions_are_listed_with_their_lengths(url: str) -> None:
     """By name, with rounds, entries and the time of the last entry."""
     with session(url, "long", rounds=3), session(url, "short", rounds=1) as memory:
