@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from memory import Recall, Store, StoreError, UnknownReference
+from memory import Recall, SessionPurged, Store, StoreError, UnknownReference
 from memory.messages import ASSISTANT
 from memory.recall import DEFAULT_HITS, DEFAULT_PAGE, MAX_HITS, MAX_PAGE, Parameters, Refused, read_arguments, read_text
 from memory.stores.tenants import join_name, split_name
@@ -140,9 +140,16 @@ def make_server(
         own = read_text(given, "session") if session is None else session
         given.pop("session", None)
         sessions = get_sessions()
-        with sessions.open(_find_session(sessions.store, tenant, own)) as opened:
-            opened.memory.refresh()
-            return _call_tool(opened, name, given, role)
+
+        def call() -> str:
+            with sessions.open(_find_session(sessions.store, tenant, own)) as opened:
+                opened.memory.refresh()
+                return _call_tool(opened, name, given, role)
+
+        try:
+            return call()
+        except SessionPurged:  # by another process: it is unknown now, or has begun anew
+            return call()
 
     async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=tools)

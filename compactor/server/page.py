@@ -93,10 +93,7 @@ def make_page_router(state: ServerState) -> APIRouter:
 
     @contextmanager
     def inspect(tenant: str, session: str, role: str = "", *, estimate: bool = False) -> Iterator[Inspection]:
-        with state.open(tenant, session) as opened:
-            opened.memory.refresh()
-            if not opened.memory.snapshot.number:
-                raise HTTPException(404, "there is no such session")
+        with state.open_existing(tenant, session) as opened:
             model = settings.config.model or ""
             yield Inspection(opened.memory, role, budget=settings.budget, model=model, estimate=estimate)
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from secrets import token_hex
 from tempfile import SpooledTemporaryFile
-from typing import Annotated, Any, Literal, NoReturn, TextIO, TypeVar, cast
+from typing import Annotated, Any, Literal, TextIO, TypeVar, cast
 from urllib.parse import quote, unquote
 
 from anyio import to_thread
@@ -24,11 +23,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memory import (
     CompactedMessage,
-    EntriesLost,
     Memory,
     NewerVersion,
     Recall,
-    SessionPurged,
     StoreDamaged,
     StoreError,
 )
@@ -47,7 +44,7 @@ from ..background import ContextCompactor
 from ..errors import CompactionFailed
 from ..sessions import Session
 from .access import Tenant
-from .state import MAX_NAME, ServerState
+from .state import MAX_NAME, ServerState, raise_unknown
 from .tenant_threads import RETRY_AFTER, Busy, TenantThreads
 
 R = TypeVar("R")
@@ -373,26 +370,7 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
     """Return the routes under /api."""
     router = APIRouter(prefix="/api", tags=["sessions"], responses=_RESPONSES)
     compactions = TenantThreads(state.settings, COMPACTION_THREADS)
-
-    @contextmanager
-    def open_existing(tenant: str, session_id: str) -> Iterator[Session]:
-        """Open a session that has entries, including those of other processes. Raises ``HTTPException``: 404."""
-        work_on(tenant, session_id, lambda session: session.memory.refresh())
-        with state.open(tenant, session_id) as session:
-            if not session.memory.snapshot.number:
-                _raise_unknown()
-            yield session
-
-    def work_on(tenant: str, session_id: str, work: Callable[[Session], R]) -> R:
-        """Return *work*'s result on a session. Do it again if another process has deleted that: with a new session."""
-        try:
-            with state.open(tenant, session_id) as session:
-                return work(session)
-        except EntriesLost:
-            raise
-        except SessionPurged:
-            with state.open(tenant, session_id) as session:
-                return work(session)
+    open_existing, work_on = state.open_existing, state.work_on
 
     @router.post("/sessions", status_code=201)
     def create_session(tenant: Tenant, body: CreateSessionRequest) -> SessionSize:
@@ -466,7 +444,7 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
         elif has_it := sessions.store.get_extent(name) is not None:
             sessions.purge(name)
         if not has_it:
-            _raise_unknown()
+            raise_unknown()
         return Response(status_code=204)
 
     @router.post("/sessions/{session_id}/messages", status_code=201)
@@ -637,14 +615,14 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
         """Return the whole session as JSON lines, for import."""
         store, name = state.sessions.store, state.make_name(tenant, session_id)
         if store.get_extent(name) is None:
-            _raise_unknown()
+            raise_unknown()
         file = SpooledTemporaryFile(_MAX_IN_MEMORY)  # noqa: SIM115  (closed when it was sent)
         try:
             export_session(store, name, cast("TextIO", _RenamingWriter(file.write, session_id)))
         except BaseException as error:
             file.close()
             if isinstance(error, StoreError) and store.get_extent(name) is None:
-                _raise_unknown()  # deleted meanwhile
+                raise_unknown()  # deleted meanwhile
             raise
         file.seek(0)
 
@@ -723,7 +701,7 @@ def _stream(state: ServerState, tenant: str, session_id: str | None = None) -> S
 def _measure(state: ServerState, tenant: str, session_id: str) -> SessionSize:
     extent = state.sessions.store.get_extent(state.make_name(tenant, session_id))
     if extent is None:
-        _raise_unknown()
+        raise_unknown()
     return SessionSize(id=session_id, rounds=extent.rounds or 0, entries=extent.number, last_activity=extent.created_at)
 
 
@@ -735,7 +713,3 @@ def _find_compactor(session: Session, role: str) -> ContextCompactor:
 
 def _make_compact_result(compaction: CompactedMessage | None) -> CompactResult:
     return CompactResult.model_validate({"compaction": compaction}, from_attributes=True)
-
-
-def _raise_unknown() -> NoReturn:
-    raise HTTPException(404, "there is no session of that name; GET /api/sessions lists them")

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, NoReturn, TypeVar
 
+from fastapi import HTTPException
 from prometheus_client import CollectorRegistry
 
-from memory import ContextError, Store
+from memory import ContextError, EntriesLost, SessionPurged, Store
 from memory.io_threads import to_thread
 from memory.stores.tenants import join_name
 
-from ..sessions import SessionContext, Sessions
+from ..sessions import Session, SessionContext, Sessions
 from ..telemetry.prometheus import make_registry
 from .access import Logouts
 from .events import EventHub
 from .settings import ServerSettings, find_data_folder
 
+R = TypeVar("R")
 #: Maximum characters of a session's name.
 MAX_NAME = 200
 
@@ -70,6 +72,26 @@ class ServerState:
         """
         return self.sessions.open(self.make_name(tenant, session_id))
 
+    @contextmanager
+    def open_existing(self, tenant: str, session_id: str) -> Iterator[Session]:
+        """Open a session that has entries, including those of other processes. Raises ``HTTPException``: 404."""
+        self.work_on(tenant, session_id, lambda session: session.memory.refresh())
+        with self.open(tenant, session_id) as session:
+            if not session.memory.snapshot.number:
+                raise_unknown()
+            yield session
+
+    def work_on(self, tenant: str, session_id: str, work: Callable[[Session], R]) -> R:
+        """Return *work*'s result on a session. Do it again if another process has deleted that: with a new session."""
+        try:
+            with self.open(tenant, session_id) as session:
+                return work(session)
+        except EntriesLost:
+            raise
+        except SessionPurged:
+            with self.open(tenant, session_id) as session:
+                return work(session)
+
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Open the store, on a thread; after the block, stop all compactors, and close the store if this opened it.
@@ -96,6 +118,10 @@ class ServerState:
         sessions = Sessions(store, **given | self._options)
         sessions.on_event(self.hub.publish)
         return sessions
+
+
+def raise_unknown() -> NoReturn:
+    raise HTTPException(404, "there is no session of that name; GET /api/sessions lists them")
 
 
 def make_data_folder(settings: ServerSettings) -> None:

@@ -187,6 +187,25 @@ def test_failures_are_errors_without_what_was_said() -> None:
     play(store, scene, session="chat", summarizer=fail)
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_session_that_another_process_has_deleted_is_told_as_such(begun: bool) -> None:
+    """Not as a store that fails: it is unknown at once, or the one that has begun under its name since."""
+    store = InMemoryStore()
+    talk(store, "chat", 3)
+
+    async def scene(client: Client) -> None:
+        assert not (await client.call_tool("read_rounds", {"start": 3})).is_error
+        store.purge("chat")
+        if begun:
+            talk(store, "chat", 1)
+        for name, arguments in (("read_rounds", {"start": 1}), ("pin", {"ref": "r1.p0"})):
+            answer = await client.call_tool(name, arguments)
+            assert answer.is_error is not begun
+            assert begun or text_of(answer) == 'Error: there is no session "chat".'
+
+    play(store, scene, session="chat")
+
+
 def test_answers_are_bounded_in_tokens() -> None:
     """No answer has more than 6,000 tokens, in any script; its offsets lead through all of the text."""
     store = InMemoryStore()

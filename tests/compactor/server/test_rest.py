@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from compactor import CompactorConfig, InMemoryStore, Limits, StoreUnreachable
 from compactor.server import ServerSettings, create_app
 from compactor.server.events import MAX_QUEUED, WAKE_BATCH, EventHub
-from memory import Entry, ProviderFailed
+from memory import Entry, Memory, ProviderFailed
 from memory.stores import join_name
 
 ALICE, BOB = "alice-token-0123456789", "bob-token-0123456789"
@@ -97,6 +97,24 @@ def test_a_session_that_another_process_has_deleted_begins_anew(client: TestClie
         talk(client, "s", 2)
         other.delete("/api/sessions/s")
         assert client.post("/api/sessions", json={"id": "s"} | begin).json()["rounds"] == 1
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_the_inspector_tells_what_became_of_a_deleted_session(
+    client: TestClient, store: InMemoryStore, begun: bool
+) -> None:
+    """Deleted by another process: unknown at once, or the one that has begun under its name since."""
+    talk(client, "s", 2)
+    view = {"session": "s", "role": "assistant"}
+    assert client.get("/inspect/role", params=view).json()["rounds"] == 2
+    store.purge(join_name("alice", "s"))
+    if begun:
+        Memory(join_name("alice", "s"), store=store).append({"role": "user", "content": "Hello"})
+    answer = client.get("/inspect/role", params=view)
+    if begun:
+        assert (answer.status_code, answer.json()["rounds"]) == (200, 1)
+    else:
+        assert (answer.status_code, answer.json()["detail"][:32]) == (404, "there is no session of that name")
 
 
 def test_a_session_that_is_deleted_during_a_request_is_unknown() -> None:
