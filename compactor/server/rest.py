@@ -632,7 +632,9 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
 
         return StreamingResponse(read_chunks(), media_type=_LINES)
 
-    body = {"requestBody": {"required": True, "content": {_LINES: {"schema": {"type": "string"}}}}}
+    # Any type is taken; plain text is one that every client made from the description can send.
+    text = {"schema": {"type": "string"}}
+    body = {"requestBody": {"required": True, "content": {_LINES: text, "text/plain": text}}}
 
     @router.post("/sessions/{session_id}/import", status_code=201, openapi_extra=body)
     async def import_session(tenant: Tenant, session_id: SessionId, request: Request) -> Imported:

@@ -25,7 +25,6 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     from schemathesis.python.asgi import get_client  # here: it is imported for a second, by one process
 
-    schemathesis.serializer("application/x-ndjson")(lambda _context, value: str(value).encode())
     config, folder = CompactorConfig(threshold=1_000), tmp_path_factory.mktemp("files")
     app = create_app(
         ServerSettings(store="memory://", rate=None, config=config, store_dir=folder), store=InMemoryStore()

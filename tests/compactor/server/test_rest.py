@@ -192,6 +192,27 @@ def test_a_host_that_keeps_its_own_history(client: TestClient) -> None:
     assert client.post("/api/sessions/s/usage", json={"input_tokens": 12}).status_code == 204
 
 
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_result_without_its_call_is_kept_and_prompts_stay_valid(client: TestClient, method: str) -> None:
+    """A host may have lost the call, or given it another id: the log keeps what it sent, and no provider refuses the
+    prompt."""
+    asked = {"role": "user", "content": "Where is order 17?"}
+    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+    history = [asked, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    result = {"role": "tool", "tool_call_id": "c2", "content": "In the depot."}
+    for session, messages in (("lost", [asked, result]), ("renamed", [*history, result])):
+        assert client.request(method, f"/api/sessions/{session}/messages", json={"messages": messages}).is_success
+        page = client.get(f"/api/sessions/{session}/rounds").json()
+        assert page["rounds"][0]["messages"][-1] == result
+        prompt = client.post(f"/api/sessions/{session}/compose", json={"budget": 1_000}).json()["messages"]
+        assert (prompt[-1]["role"], prompt[-1]["content"].splitlines()[-1]) == ("user", "In the depot.")
+        calls = [one["id"] for message in prompt for one in message.get("tool_calls", ())]
+        assert calls == [message["tool_call_id"] for message in prompt if message["role"] == "tool"]
+    known = [*history, result | {"tool_call_id": "c1"}]
+    assert client.request(method, "/api/sessions/known/messages", json={"messages": known}).is_success
+    assert client.post("/api/sessions/known/compose", json={"budget": 1_000}).json()["messages"] == known
+
+
 def test_a_session_moves_by_export_and_import(client: TestClient, store: InMemoryStore) -> None:
     talk(client, "s", 3)
     exported = client.get("/api/sessions/s/export")
