@@ -27,6 +27,8 @@ export function el(tag, options = {}, ...children) {
 export const formatNumber = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
 export const formatTime = (stamp) => (stamp ? new Date(stamp).toISOString().replace("T", " ").slice(0, 19) : "–");
 
+export let isSignedOut = false;
+
 export async function get(part, parameters = {}) {
   if (file) {
     const key = [part, ...Object.values(parameters).slice(1)].join("/"); // all but the session's name
@@ -34,6 +36,7 @@ export async function get(part, parameters = {}) {
     return file[key];
   }
   const answer = await fetch(`inspect/${part}?${new URLSearchParams(parameters)}`, { credentials: "same-origin" });
+  isSignedOut = answer.status === 401;
   if (!answer.ok) throw new Error(await readError(answer));
   return answer.json();
 }

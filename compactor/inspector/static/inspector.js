@@ -1,6 +1,6 @@
 // The pages: the list of sessions, and one session. The address selects one: #/session/role/tab.
 
-import { change, confirm, el, escapeControls, file, formatNumber, formatTime, get } from "./dom.js";
+import { change, confirm, el, escapeControls, file, formatNumber, formatTime, get, isSignedOut } from "./dom.js";
 import { toClassName, makeLegend, makeStrip } from "./strip.js";
 
 const main = document.querySelector("main"), crumbs = document.getElementById("crumbs"), connection = document.getElementById("connection");
@@ -512,11 +512,19 @@ else {
     }
     isFollowing = false;
   };
-  const source = new EventSource("inspect/events");
   const state = (text, on) => connection.replaceChildren(el("span", { class: on ? "dot on" : "dot" }), text);
-  source.onopen = () => state("live", true);
-  source.onerror = () => state("not connected", false);
-  source.onmessage = follow;
-  setInterval(() => { if (!document.hidden) follow(); }, 10_000); // other processes that use the store
+  let source;
+  const listen = () => {
+    source = new EventSource("inspect/events");
+    source.onopen = () => state("live", true);
+    source.onerror = () => state("not connected", false);
+    source.onmessage = follow;
+  };
+  listen();
+  setInterval(() => {
+    if (document.hidden || isSignedOut) return; // each question without a valid token counts as a wrong one
+    if (source.readyState === EventSource.CLOSED) listen(); // browsers give up after an error such as 502
+    follow(); // other processes that use the store
+  }, 10_000);
 }
 route();

@@ -265,7 +265,7 @@ def test_the_first_session_appears_by_itself(browser: Any) -> None:
     """In the list, and at its own address."""
     with serve(InMemoryStore()) as address, watch(browser) as page, closing(browser.new_page()) as early:
         early.goto(f"{address}/#/first")
-        early.get_by_text("there is no such session").wait_for()
+        early.get_by_text("there is no session of that name").wait_for()
         early.get_by_text("live", exact=True).last.wait_for()
         page.goto(address)
         page.get_by_text("No session yet.").wait_for()
@@ -343,6 +343,36 @@ def test_nobody_without_a_token_sees_anything(browser: Any) -> None:
         page.get_by_text("No session yet.").wait_for()
         assert context.request.get(f"{address}/inspect/session?session=shared").status == 404
         context.close()
+
+
+def test_a_page_listens_again_after_an_error_and_asks_no_more_once_it_is_signed_out(browser: Any) -> None:
+    """A reverse proxy answers 502 while the server restarts. After a change of tokens, each question would count as a
+    wrong token, and nobody at that address could log in."""
+    with serve(InMemoryStore()) as address, closing(browser.new_context()) as context:
+        page, asked = context.new_page(), list[str]()
+        page.set_default_timeout(PATIENCE)
+        page.clock.install()
+        page.route("**/inspect/events", lambda route: route.fulfill(status=502))
+        page.goto(address)
+        page.get_by_text("not connected").wait_for()
+        page.unroute("**/inspect/events")
+        page.clock.fast_forward(10_000)
+        page.get_by_text("live", exact=True).wait_for()
+
+        def refuse(route: Any) -> None:
+            asked.append(route.request.url)
+            route.fulfill(status=401)
+
+        page.route("**/inspect/**", refuse)
+        page.clock.run_for(11_000)
+        page.get_by_text("You are signed out").wait_for()
+        before = len(asked)
+        page.clock.run_for(60_000)
+        assert len(asked) == before
+        page.unroute("**/inspect/**")
+        page.get_by_label("Search sessions").fill("x")
+        page.clock.run_for(1_000)
+        page.get_by_text("0 sessions").wait_for()
 
 
 def test_hostile_content_is_inert(browser: Any, tmp_path: Path) -> None:
