@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from itertools import chain
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, Connection, Text, TextClause, bindparam, column, insert, table, text
@@ -37,7 +38,15 @@ from .retention import delete_files
 from .schema import MIGRATIONS, Migration, migrate_tables, read_version, require_known
 from .sql_limits import SqlLimitRows
 from .tenants import split_name
-from .text_index import erase_texts, find_session, find_texts, get_last_indexed_round, merge_texts, save_texts
+from .text_index import (
+    build_texts,
+    erase_texts,
+    find_session,
+    find_texts,
+    get_last_indexed_round,
+    merge_texts,
+    save_texts,
+)
 
 Result = TypeVar("Result")
 
@@ -48,6 +57,9 @@ MAX_APPENDED = 20
 
 #: Maximum sessions whose last written minute of activity is known.
 MAX_ACTIVE = 10_000
+#: Seconds between two pauses in the work on SQLite's index, and of a pause. Another process that waits for the lock
+#: asks for it every tenth of a second, and would not get it without them.
+PAUSE_SECONDS = 0.1
 _MINUTE, _NEVER = timedelta(minutes=1), datetime.min.replace(tzinfo=UTC)
 #: The time from the newest append to the look at a session that its mark asks for. At least two minutes: all appends of
 #: one minute share a mark, and none may come after that was cleared.
@@ -528,10 +540,22 @@ class SqlStore(Store):
         return self._read(lambda connection: find_texts(connection, make_key(session), words, role))
 
     def _merge_texts(self) -> None:
-        """Remove deleted texts from the index, step by step so that no writer waits long."""
+        """Remove deleted texts from SQLite's index, step by step so that no writer waits long."""
+        if not self._dialect.in_file:
+            return
+        since = monotonic()
+        for _ in self._run_steps():
+            if monotonic() - since > PAUSE_SECONDS:
+                sleep(PAUSE_SECONDS)
+                since = monotonic()
+
+    def _run_steps(self) -> Iterator[None]:
+        while self._connections.change(build_texts):
+            yield
         begin = True
         while self._connections.write(partial(merge_texts, begin=begin)):
             begin = False
+            yield
 
 
 def _erase_session(connection: Connection, number: int) -> bool:

@@ -30,6 +30,8 @@ MAX_MERGED_PAGES = 500
 #: Bytes of the description of SQLite's index, with which it is built anew: each rewriting adds two levels, of two bytes
 #: each, and with more than 2,000 levels, SQLite takes the whole index for damaged.
 MAX_DESCRIPTION = 3_000
+#: Maximum texts, and approximate maximum characters, of one step of building it anew: about a tenth of a second.
+MAX_BUILT, MAX_BUILT_CHARACTERS = 1_000, 400_000
 _FIRST_SQLITE_WITH_TRIGRAMS = (3, 34)
 
 _NAMES = ("id", "session", "round", "number", "sender", "receiver", "length", "text")
@@ -80,6 +82,29 @@ _CREATE_ON_SQLITE = (
     " INSERT INTO compactor_trigrams(rowid, text) VALUES (new.id, new.text); END",
     "CREATE TRIGGER compactor_texts_deleted AFTER DELETE ON compactor_texts BEGIN"
     " INSERT INTO compactor_trigrams(compactor_trigrams, rowid, text) VALUES ('delete', old.id, old.text); END",
+)
+# The index that replaces another one. It has the texts up to an id; triggers keep these in step.
+_BEGIN_BUILDING = (
+    _CREATE_ON_SQLITE[0].replace("compactor_trigrams", "compactor_trigrams_new"),
+    "CREATE TABLE compactor_trigrams_built (last INTEGER NOT NULL)",
+    "INSERT INTO compactor_trigrams_built VALUES (-1)",
+    "CREATE TRIGGER compactor_texts_kept_new AFTER INSERT ON compactor_texts"
+    " WHEN new.id <= (SELECT last FROM compactor_trigrams_built) BEGIN"
+    " INSERT INTO compactor_trigrams_new(rowid, text) VALUES (new.id, new.text); END",
+    "CREATE TRIGGER compactor_texts_deleted_new AFTER DELETE ON compactor_texts"
+    " WHEN old.id <= (SELECT last FROM compactor_trigrams_built) BEGIN"
+    " INSERT INTO compactor_trigrams_new(compactor_trigrams_new, rowid, text)"
+    " VALUES ('delete', old.id, old.text); END",
+)
+_DROP_TRIGGERS = tuple(
+    f"DROP TRIGGER IF EXISTS compactor_texts_{name}" for name in ("kept", "deleted", "kept_new", "deleted_new")
+)
+_END_BUILDING = (
+    *_DROP_TRIGGERS,  # the new ones name the new table and its column
+    "DROP TABLE compactor_trigrams",
+    "ALTER TABLE compactor_trigrams_new RENAME TO compactor_trigrams",
+    "DROP TABLE compactor_trigrams_built",
+    *_CREATE_ON_SQLITE[1:],
 )
 # Covers the queries for totals, which then read no text.
 _PLACES_ON_SQLITE = (
@@ -231,17 +256,40 @@ def erase_texts(connection: Connection, session: int) -> bool:
     return connection.execute(delete(_TEXTS).where(_TEXTS.c.session == session)).rowcount > 0
 
 
+def build_texts(connection: Connection) -> bool:
+    """Run one step of building SQLite's index anew if that is due or has begun, and return whether more remain.
+
+    Each step is a transaction, so that others can write in between; any process may run the next one.
+    """
+    if not (_has_index(connection) and _has_trigrams(connection)):
+        return False
+    if not _exists(connection, "compactor_trigrams_built"):
+        description = "SELECT length(block) FROM compactor_trigrams_data WHERE id = 10"
+        is_due = (connection.exec_driver_sql(description).scalar() or 0) > MAX_DESCRIPTION
+        for statement in _BEGIN_BUILDING if is_due else ():
+            connection.exec_driver_sql(statement)
+        return is_due
+    last = connection.exec_driver_sql("SELECT last FROM compactor_trigrams_built").scalar_one()
+    c, end, left = _TEXTS.c, None, MAX_BUILT_CHARACTERS
+    for id_, length in connection.execute(select(c.id, c.length).where(c.id > last).order_by(c.id).limit(MAX_BUILT)):
+        if end is not None and left < length:
+            break
+        end, left = id_, left - length
+    for statement in _END_BUILDING if end is None else ():
+        connection.exec_driver_sql(statement)
+    if end is not None:
+        texts = "SELECT id, text FROM compactor_texts WHERE id > ? AND id <= ?"
+        connection.exec_driver_sql(f"INSERT INTO compactor_trigrams_new(rowid, text) {texts}", (last, end))
+        connection.exec_driver_sql("UPDATE compactor_trigrams_built SET last = ?", (end,))
+    return end is not None
+
+
 def merge_texts(connection: Connection, *, begin: bool) -> bool:
     """Run one step of rewriting SQLite's index without deleted texts, and return whether more remain.
 
-    *begin*: the first step. Each step is a transaction, so that others can write in between; only about every 750th
-    rewriting is a single one.
+    *begin*: the first step. Each step is a transaction, so that others can write in between.
     """
-    if _is_postgres(connection) or not (_has_index(connection) and _has_trigrams(connection)):
-        return False
-    description = "SELECT length(block) FROM compactor_trigrams_data WHERE id = 10"
-    if begin and (connection.exec_driver_sql(description).scalar() or 0) > MAX_DESCRIPTION:
-        connection.exec_driver_sql("INSERT INTO compactor_trigrams(compactor_trigrams) VALUES ('rebuild')")
+    if not (_has_index(connection) and _has_trigrams(connection)):
         return False
     # Deleted texts are only marked until the whole index is rewritten; a negative number starts that.
     changes = "SELECT total_changes()"
@@ -285,8 +333,12 @@ def _upsert(connection: Connection, into: Any) -> Any:
 
 def _has_index(connection: Connection) -> bool:
     """Return whether the SQLite file has the trigram index and its triggers."""
-    query = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = 'compactor_texts_kept'"
-    return connection.exec_driver_sql(query).first() is not None
+    return _exists(connection, "compactor_texts_kept")
+
+
+def _exists(connection: Connection, name: str) -> bool:
+    """Return whether the SQLite file has a table or trigger of that *name*."""
+    return connection.exec_driver_sql("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).first() is not None
 
 
 def _has_trigrams(connection: Connection) -> bool:
@@ -300,12 +352,9 @@ def _empty_unusable_index(connection: Connection) -> None:
     the table either, and texts erased from now on would stay in it."""
     if _is_postgres(connection) or _has_trigrams(connection) or not _has_index(connection):
         return
-    for statement in (
-        "DROP TRIGGER IF EXISTS compactor_texts_kept",
-        "DROP TRIGGER IF EXISTS compactor_texts_deleted",
-        "DELETE FROM compactor_trigrams_data",
-        "DELETE FROM compactor_trigrams_idx",
-    ):
+    tables = ["compactor_trigrams", *["compactor_trigrams_new"] * _exists(connection, "compactor_trigrams_built")]
+    emptied = (f"DELETE FROM {table}_{part}" for table in tables for part in ("data", "idx"))  # noqa: S608
+    for statement in (*_DROP_TRIGGERS, *emptied):
         connection.exec_driver_sql(statement)
 
 

@@ -183,6 +183,94 @@ def test_what_was_erased_is_taken_out_of_a_large_index_step_by_step(url: str, as
     store.close()
 
 
+def test_an_index_is_built_anew_step_by_step(url: str, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others write, erase and search between two steps, and the next erasing goes on where a process was killed. In the
+    end, the index has exactly the texts."""
+    store, build_texts = kept(url, 40), sql_texts.build_texts
+    Memory("t", store=store).create_round("q")
+    store.save_texts("t", 1, 20, [text(number) for number in range(1, 21)])
+    monkeypatch.setattr(sql_texts, "MAX_DESCRIPTION", 0)
+    monkeypatch.setattr(sql_texts, "MAX_BUILT", 25)
+    steps = iter([True, True, True])  # the index has all of "s" then, and half of "t"
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "memory.stores.sql.build_texts", lambda connection: next(steps, False) and build_texts(connection)
+        )
+        for session, number, word in (
+            ("s", 1, "a"),
+            ("s", 2, "zyxwvu"),
+            ("s", 2, "b"),
+            ("t", 2, "zyxwvu"),
+            ("t", 2, "c"),
+            ("s", 41, "later"),
+            ("t", 15, "zyxwvu"),
+            ("t", 15, "d"),
+            ("t", 21, "later"),
+        ):
+            store.save_texts(session, number, number, [StoredText(number, 0, "", "", f"swordfish {word}")])
+            assert len(found(store, "swordfish")) in (40, 41)
+    assert asked("SELECT last >> 32 FROM compactor_trigrams_built") == [(2,)]
+    store.save_texts("s", 3, 3, [])
+    assert asked("SELECT name FROM sqlite_master WHERE name LIKE '%built%' OR name LIKE '%new%'") == []
+    for session in "st":
+        assert (
+            sum(one.counts[0] for one in store.find_texts(session, ["swordfish"], "").texts)
+            == {"s": 40, "t": 21}[session]
+        )
+        assert len(store.find_texts(session, ["later"], "").texts) == 1
+    assert not any(b"zyx" in block for (block,) in asked("SELECT block FROM compactor_trigrams_data"))
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("INSERT INTO compactor_trigrams(compactor_trigrams, rank) VALUES ('integrity-check', 1)")
+        connection.execute("INSERT INTO compactor_texts VALUES (99, 0, 0, 0, '', '', 4, 'word')")
+        connection.execute("DELETE FROM compactor_texts WHERE id = 99")
+    store.close()
+
+
+@pytest.mark.parametrize("description", [0, 3_000])
+def test_another_process_can_write_while_an_index_is_rewritten(
+    description: int, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or built anew: in a pause, nobody holds the lock. Without pauses, it would not get that for all it asks."""
+    store, wrote = kept(url, 40), list[int]()
+    with closing(open_store(f"{url}?timeout=0")) as other:
+        memory = Memory("other", store=other)
+
+        def write(_seconds: float) -> None:
+            wrote.append(memory.append({"role": "user", "content": "Hello"}).round_number)
+
+        monkeypatch.setattr("memory.stores.sql.sleep", write)
+        monkeypatch.setattr("memory.stores.sql.PAUSE_SECONDS", -1.0)
+        monkeypatch.setattr(sql_texts, "MAX_DESCRIPTION", description)
+        monkeypatch.setattr(sql_texts, "MAX_BUILT", 10)
+        store.save_texts("s", 1, 1, [])
+    assert len(wrote) >= (6 if not description else 1)
+    store.close()
+
+
+def test_a_sqlite_without_trigrams_ends_the_building_of_an_index(
+    url: str, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can continue neither index: both are emptied, so that nothing erased stays in them."""
+    store = kept(url, 40)
+    monkeypatch.setattr(sql_texts, "MAX_DESCRIPTION", 0)
+    with monkeypatch.context() as patch:
+        steps, build_texts = iter([True, True]), sql_texts.build_texts
+        patch.setattr(
+            "memory.stores.sql.build_texts", lambda connection: next(steps, False) and build_texts(connection)
+        )
+        store.save_texts("s", 1, 1, [])
+    store.close()
+    with monkeypatch.context() as patch:
+        without_trigrams(patch)
+        with closing(open_store(url)) as store:
+            store.save_texts("s", 2, 2, [StoredText(2, 0, "", "", "erased")])
+    for table in ("compactor_trigrams", "compactor_trigrams_new"):
+        assert asked(f"SELECT count(*) FROM {table}_data") == [(0,)]  # noqa: S608
+    with closing(open_store(url)) as store:
+        store.save_texts("s", 3, 3, [])
+        assert len(found(store, "swordfish")) == 37
+
+
 @pytest.mark.slow
 def test_an_index_that_was_rewritten_thousands_of_times_is_not_damaged(url: str, tmp_path: Path) -> None:
     """SQLite counts the rewritings in the index, and takes one with more than 2,000 levels for damaged."""
