@@ -265,11 +265,6 @@ class Journal(ABC):
         return False
 
 
-def lease_name(role: str) -> str:
-    """Return the name of the lease that a compactor of *role* holds while it calls a model."""
-    return f"compact:{role}"
-
-
 class RoleJournal(Journal):
     """One role's overlays in a Memory's log. Their indices are those of the present.
 
@@ -289,7 +284,7 @@ class RoleJournal(Journal):
         self.has_leases = "leasing" in self._store.capabilities
         self._is_notified = "notifying" in self._store.capabilities
         #: Its lease: session, name, holder.
-        self._lease = (memory.session_id, lease_name(role), holder or make_id())
+        self._lease = (memory.session_id, f"compact:{role}", holder or make_id())
         #: Whether a lease that exists before its first one belongs to a dead process.
         self._takes_over = holder == SOLE
         #: The round that was reduced last, and its ``tie_calls``. Written while the Memory is locked.

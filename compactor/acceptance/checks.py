@@ -29,7 +29,6 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from memory.patterns import compile_later
@@ -111,6 +110,13 @@ class Source(ValueObject):
     #: What the request says beside the conversation and the previous summary.
     instructions: str = ""
 
+    def refuse(
+        self, check: str, reason: str, identifiers: tuple[str, ...] = (), *, had_nothing_to_say: bool = False
+    ) -> SummaryRejected:
+        """Return the refusal of a summary of this by *check*, one of ``CHECKS``."""
+        tokens = self.tokens
+        return SummaryRejected(check, reason, identifiers, tokens=tokens, had_nothing_to_say=had_nothing_to_say)
+
 
 class CheckedSummary(NamedTuple):
     #: The answer without the tags around it, or the summary parsed from it.
@@ -124,7 +130,7 @@ class CheckedSummary(NamedTuple):
     restored: int = 0
 
 
-def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
+def check_summary(
     answer: object,
     source: Source,
     *,
@@ -140,83 +146,117 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
 
     Raises ``SummaryRejected`` with the name of the first of ``CHECKS`` that fails.
     """
+    summary, said, new = _read_answer(answer, source, kind, parse)
+    # An extract quotes: it invents nothing, and what it leaves out or cuts off, the next one would, too.
+    is_extracted = isinstance(answer, Summary) and answer.extracted
+    news = ""
+    if (source.sent or 0) >= MIN_NEWS:
+        if kind == "changes" and {note.text for note in summary.notes} == source.notes:
+            raise source.refuse("hollow", "the answer changes nothing after a long piece of conversation")
+        if kind == "rounds" and source.previous and not is_extracted:
+            news = find_news(said, source.previous)
+            if not news:
+                reason = "the summary is the previous one again, after a long piece of conversation"
+                raise source.refuse("hollow", reason)
 
-    refusal = partial(SummaryRejected, tokens=source.tokens)
+    tokens, before, added = count(summary.text), source.previous_tokens, source.tokens
+    sizes = f"the summary has {tokens} tokens; the previous one has {before} and the new rounds {added}"
+    if tokens > before + added:
+        raise source.refuse("larger", sizes)
+    if tokens > before + added * MIN_SAVING:
+        raise source.refuse("no_progress", sizes)
+    if target_tokens is not None and tokens > MAX_OVER_TARGET * target_tokens:
+        reason = f"the summary has {tokens} tokens, over {MAX_OVER_TARGET:g} times the target of {target_tokens}"
+        raise source.refuse("oversized", f"{reason}; raise {length_setting}, or state the length in the prompt")
+
+    if not is_extracted and kind != "changes" and is_cut_off(said, source.text):
+        reason = f"the summary is cut off; raise the summarizer's token limit, or lower {length_setting}"
+        raise source.refuse("cut_off", reason)
+    if not is_extracted and kind == "tool_run" and is_in_first_person(summary.text):
+        reason = "the summary reports tool calls in the first person, which agents repeat to users; check the prompt"
+        raise source.refuse("first_person", reason)
+
+    names = find_identifiers(new)
+    unknown = find_unknown(names, (source.text, source.previous, *source.beside))
+    if not is_extracted:
+        sources = Terms(strip_markup(source.text)), Terms(source.previous)
+        if new:
+            _check_content(new, news, source, sources, kind, names, unknown)
+        if source.previous:
+            # A summary with a target below the previous length cannot keep as much of it.
+            length = max(before or count(source.previous), 1)
+            share = 1.0 if target_tokens is None else min(1.0, target_tokens / length)
+            _check_kept(Terms(summary.text), source, sources, MIN_KEPT * share)
+    return CheckedSummary(summary, tokens, unknown, said)
+
+
+def _read_answer(
+    answer: object, source: Source, kind: RequestKind, parse: AnswerParser | None
+) -> tuple[Summary, str, str]:
+    """Return the summary that *answer* is, its text before *parse* converted it, and what of it is new: its new notes
+    if it edits notes, else all of it.
+
+    Raises ``SummaryRejected`` if it is none: without text, in another form, a reply, a copy, or with our tags in it.
+    """
     given = Summary(answer) if isinstance(answer, str) else answer
     if not isinstance(given, Summary) or not isinstance(given.text, str):
         reason = f"the summarizer returned {type(answer).__name__}; it must return a str or a Summary"
-        raise refusal("not_text", reason)
-    said = strip_tags(given.text)
+        raise source.refuse("not_text", reason)
+    new = said = strip_tags(given.text)
     if not said or not (kind == "changes" or any(map(str.isalnum, said))):
-        raise refusal("empty", "the summarizer's answer contains no text; check its prompt and its token limit")
+        raise source.refuse("empty", "the summarizer's answer contains no text; check its prompt and its token limit")
     summary = copy_with(given, text=said, notes=())
     if parse is not None:  # after the tags are stripped: text inside a note is no tag around the answer
         try:
             summary = copy_with(parse(said), usage=given.usage, model=given.model, payload=given.payload)
         except SummaryRejected as error:
-            raise refusal("malformed", str(error)) from None
-    new = said
+            raise source.refuse("malformed", str(error)) from None
     if kind == "changes":
         new = "\n".join([note.text for note in summary.notes if note.text not in source.notes])
-    is_extracted = given.extracted  # it quotes, so it greets nobody and invents nothing
-    is_written = bool(new) and not is_extracted
+    if not new or given.extracted:  # an extract quotes, so it greets nobody
+        return summary, said, new
+    if is_reply(new):
+        raise source.refuse("greeting", "the summarizer replied to the conversation; check its prompt")
+    if is_copied(new, source.text):
+        raise source.refuse("echo", "the summary repeats the conversation")
+    if ("<" in new or "‹" in new) and has_markup(new):
+        raise source.refuse("markup", "the summary repeats the tags of the request; check the summarizer's prompt")
+    return summary, said, new
 
-    if is_written and is_reply(new):
-        raise refusal("greeting", "the summarizer replied to the conversation; check its prompt")
-    if is_written and (repeats(new, source.text) or is_copied(new, source.text)):
-        raise refusal("echo", "the summary repeats the conversation")
-    if is_written and ("<" in new or "‹" in new) and has_markup(new):
-        raise refusal("markup", "the summary repeats the tags of the request; check the summarizer's prompt")
 
-    if kind == "changes" and (source.sent or 0) >= MIN_NEWS and {note.text for note in summary.notes} == source.notes:
-        raise refusal("hollow", "the answer changes nothing after a long piece of conversation")
-    has_news = is_written and kind == "rounds" and bool(source.previous) and (source.sent or 0) >= MIN_NEWS
-    news = find_news(said, source.previous) if has_news else ""
-    if has_news and not news:
-        raise refusal("hollow", "the summary is the previous one again, after a long piece of conversation")
-
-    tokens, before, added = count(summary.text), source.previous_tokens, source.tokens
-    sizes = f"the summary has {tokens} tokens; the previous one has {before} and the new rounds {added}"
-    if tokens > before + added:
-        raise refusal("larger", sizes)
-    if tokens > before + added * MIN_SAVING:
-        raise refusal("no_progress", sizes)
-    if target_tokens is not None and tokens > MAX_OVER_TARGET * target_tokens:
-        reason = f"the summary has {tokens} tokens, over {MAX_OVER_TARGET:g} times the target of {target_tokens}"
-        raise refusal("oversized", f"{reason}; raise {length_setting}, or state the length in the prompt")
-
-    if not is_extracted and kind != "changes" and is_cut_off(said, source.text):
-        reason = f"the summary is cut off; raise the summarizer's token limit, or lower {length_setting}"
-        raise refusal("cut_off", reason)
-    if not is_extracted and kind == "tool_run" and is_in_first_person(summary.text):
-        reason = "the summary reports tool calls in the first person, which agents repeat to users; check the prompt"
-        raise refusal("first_person", reason)
-
-    # The last checks read names and words. That takes longer than all checks above together.
-    names = find_identifiers(new)
-    unknown = find_unknown(names, (source.text, source.previous, *source.beside))
-    terms, sources = Terms(new), (Terms(strip_markup(source.text)), Terms(source.previous))
-    if is_written and says_nothing(terms, sources, len(names) - len(unknown), is_part=kind != "rounds"):
+def _check_content(
+    text: str,
+    news: str,
+    source: Source,
+    sources: tuple[Terms, Terms],
+    kind: RequestKind,
+    names: Sequence[str],
+    unknown: tuple[str, ...],
+) -> None:
+    """Raise ``SummaryRejected`` if *text*, or *news*, its sentences that are new, says next to nothing of *sources*:
+    the new rounds and the previous summary; or if too many of its *names* are *unknown*."""
+    terms = Terms(text)
+    if says_nothing(terms, sources, len(names) - len(unknown), is_part=kind != "rounds"):
         reason = "the summary says next to nothing about the conversation; check the summarizer's prompt and server"
-        raise refusal("hollow", reason, had_nothing_to_say=had_nothing_to_say(terms, sources))
-    if is_written and kind != "changes" and source.instructions and is_from_instructions(new, source):
-        raise refusal("hollow", "the summary repeats the instructions of the request; check the summarizer's model")
-    if is_written and kind != "changes" and source.previous and (missed := names_nothing_new(terms, *sources)):
-        raise refusal("hollow", "the summary says nothing about the new rounds", missed)
-    if has_news and _adds_nothing(Terms(news), sources):
-        raise refusal("hollow", "what the summary adds says nothing about the new rounds")
-    if not is_extracted and len(unknown) > max(MAX_INVENTED, MAX_INVENTED_SHARE * len(names)):
+        raise source.refuse("hollow", reason, had_nothing_to_say=had_nothing_to_say(terms, sources))
+    if kind != "changes" and source.instructions and is_from_instructions(text, source):
+        reason = "the summary repeats the instructions of the request; check the summarizer's model"
+        raise source.refuse("hollow", reason)
+    if kind != "changes" and source.previous and (missed := names_nothing_new(terms, *sources)):
+        raise source.refuse("hollow", "the summary says nothing about the new rounds", missed)
+    if news and _adds_nothing(Terms(news), sources):
+        raise source.refuse("hollow", "what the summary adds says nothing about the new rounds")
+    if len(unknown) > max(MAX_INVENTED, MAX_INVENTED_SHARE * len(names)):
         reason = f"{len(unknown)} of the {len(names)} identifiers in the summary are absent from its source"
-        raise refusal("invented", reason, unknown)
-    if not is_extracted and source.previous:
-        # A summary with a target below the previous length cannot keep as much of it.
-        length = max(before or count(source.previous), 1)
-        least = MIN_KEPT if target_tokens is None else MIN_KEPT * min(1.0, target_tokens / length)
-        if missing := find_missing(sources[1], Terms(summary.text), sources[0], least):
-            kept, total, lost = missing
-            reason = f"the summary keeps {kept} of {total} names, numbers and prohibitions of the previous one"
-            raise refusal("forgets_previous", reason, lost)
-    return CheckedSummary(summary, tokens, unknown, said)
+        raise source.refuse("invented", reason, unknown)
+
+
+def _check_kept(terms: Terms, source: Source, sources: tuple[Terms, Terms], share: float) -> None:
+    """Raise ``SummaryRejected`` if *terms* are less than that *share* of what the previous summary names."""
+    if missing := find_missing(sources[1], terms, sources[0], share):
+        kept, total, lost = missing
+        reason = f"the summary keeps {kept} of {total} names, numbers and prohibitions of the previous one"
+        raise source.refuse("forgets_previous", reason, lost)
 
 
 def is_too_little(rejected: SummaryRejected, *, deterministic: bool) -> bool:
@@ -245,15 +285,6 @@ _POST = "\0"
 def strip_markup(text: str, between: str = " ") -> str:
     """Return *text* without transcript tags and with single spaces."""
     return " ".join(_TAG.sub(f" {between} ", text.replace("&lt;", "<")).split())
-
-
-def repeats(text: str, source: str) -> bool:
-    """Return whether *text* is a verbatim stretch of at least half of *source*, ignoring white space and tags."""
-    said = strip_markup(text)
-    if any(word not in source for word in said.split() if "<" not in word):
-        return False  # fast path: most summaries leave here at one of the first words
-    read = strip_markup(source)
-    return 2 * len(said) >= len(read) and said in read
 
 
 _SENTENCE_ENDS = compile_later(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
@@ -290,14 +321,19 @@ def is_from_instructions(text: str, source: Source) -> bool:
 
 
 def is_copied(text: str, source: str) -> bool:
-    """Return whether too much of *text* is copied from *source* in runs of words, ignoring markup and punctuation.
+    """Return whether *text* is a verbatim stretch of at least half of *source*, or too much of it is copied from there
+    in runs of words, ignoring markup, and in runs punctuation.
 
     Takes time linear in both. Different runs are counted, so repetition in either text does not count as more copying.
     """
-    said = _COPIED_WORD.findall(strip_markup(text).casefold())
+    plain, marked = strip_markup(text), strip_markup(source, _POST)
+    whole = " ".join(marked.replace(_POST, " ").split())
+    if 2 * len(plain) >= len(whole) and plain in whole:
+        return True
+    said = _COPIED_WORD.findall(plain.casefold())
     read: list[str] = []
     posts: list[int] = []  # the number of each word's post
-    for number, post in enumerate(strip_markup(source, _POST).split(_POST)):
+    for number, post in enumerate(marked.split(_POST)):
         words = _COPIED_WORD.findall(post.casefold())
         read += words
         posts += [number] * len(words)
@@ -323,14 +359,19 @@ def is_copied(text: str, source: str) -> bool:
     # Of a long source, a smaller share is enough.
     if share > 0.7 and (runs > 400 or (runs > 80 and of_source > 0.08)):
         return True
-    # One stretch of several posts, or of many words, makes up most of the summary.
+    return _has_long_stretch(theirs, wanted, posts, len(said))
+
+
+def _has_long_stretch(runs: Sequence[int], wanted: set[int], posts: Sequence[int], length: int) -> bool:
+    """Return whether one stretch of *runs*, of a source, is *wanted* and makes up most of a text of *length* words, and
+    is of several posts or has many words. *posts* has the number of each word's post."""
     stretch = posts_of_stretch = start = end = 0
-    for place, run in enumerate(theirs):
+    for place, run in enumerate(runs):
         if run in wanted:
             start, end = (start if place <= end else place), place + RUN
-            if stretch < end - start <= len(said):  # a longer stretch means that the source repeats itself
+            if stretch < end - start <= length:  # a longer stretch means that the source repeats itself
                 stretch, posts_of_stretch = end - start, posts[end - 1] - posts[start] + 1
-    return stretch / len(said) > 0.6 and (posts_of_stretch >= 4 or stretch > 200)
+    return stretch / length > 0.6 and (posts_of_stretch >= 4 or stretch > 200)
 
 
 # Tags of the request. Ours have these attributes; the transcript escapes such tags in the text of a conversation.

@@ -20,10 +20,10 @@ from compactor.acceptance.checks import (
     AnswerParser,
     Source,
     check_summary,
+    is_copied,
     is_cut_off,
     is_in_first_person,
     is_too_little,
-    repeats,
 )
 from compactor.summarizers.answers import is_reply
 from compactor.transcript import quote
@@ -216,8 +216,8 @@ def test_a_quotation_is_no_echo() -> None:
 
 def test_repeating_needs_the_very_words() -> None:
     """The same words in another order are not the source."""
-    assert repeats("a b c d", "a b  c\nd e")
-    assert not repeats("d c b a", "a b c d e")
+    assert is_copied("a b c d", "a b  c\nd e")
+    assert not is_copied("d c b a", "a b c d e")
 
 
 @given(st.data())
@@ -231,8 +231,8 @@ def test_what_repeats_is_found_however_it_is_written(data: st.DataObject) -> Non
     def bare(text: str) -> str:
         return " ".join(re.sub(r"</?message>", " ", text.replace("&lt;", "<")).split())
 
-    assert repeats(text, source) == (2 * len(bare(text)) >= len(bare(source)) and bare(text) in bare(source))
-    assert repeats(source, source)
+    assert is_copied(text, source) == (2 * len(bare(text)) >= len(bare(source)) and bare(text) in bare(source))
+    assert is_copied(source, source)
 
 
 @pytest.mark.parametrize("tokens", [900, 901])

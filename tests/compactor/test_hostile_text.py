@@ -19,7 +19,6 @@ from compactor.acceptance.checks import (
     is_copied,
     is_cut_off,
     is_in_first_person,
-    repeats,
     strip_markup,
 )
 from compactor.acceptance.prohibitions import UserWords, find_lost, find_missing, find_prohibitions
@@ -103,7 +102,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "strip_markup": strip_markup,
     "has_markup": has_markup,
     "is_copied": lambda text: is_copied(text, text),
-    "repeats": lambda text: repeats(text, text[:-1]),
+    "is_copied all but the end": lambda text: is_copied(text, text[:-1]),
     "find_identifiers": find_identifiers,
     "find_unknown": lambda text: find_unknown(("K1234", "a_b", "1200"), (text,)),
     "find_missing": lambda text: find_missing(Terms(text), Terms(text[1:]), Terms("x"), 1.0),
