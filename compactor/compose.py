@@ -134,22 +134,20 @@ def compose(
             break
     if report.tokens_over:
         needed = math.ceil(report.tokens_after * rounds.usage.correction) + reserve
-        if on_overflow == "raise":
-            raise BudgetExceeded(needed, budget)
-        warnings.warn(f"the shortest prompt takes {needed} tokens, the budget is {budget}", OverBudget, stacklevel=2)
+        _refuse_or_warn(needed, budget, on_overflow)
         report = copy_with(report, tokens_over=needed - budget)
     memory.note_prompt(role, report.tokens_after)
     if report.tokens_before <= limit:
-        plan_at = next(at for at, one in enumerate(messages) if one is reminder) if reminder is not None else None
-        in_log = messages if plan_at is None else [*messages[:plan_at], *messages[plan_at + 1 :]]
-        is_counted = whole is None or summary_as == "header"
-        head = len(in_log) - view.messages if is_counted else len(front) + (compaction is not None)
+        in_log, shown_plan = (messages, None) if reminder is None else _take_out(reminder, messages)
+        ahead = len(front) + (compaction is not None)
+        if whole is None or summary_as == "header":  # a covered round stands there, too, or both are one message
+            ahead = len(in_log) - view.messages
         limits.last_prompt = LastPrompt(
             rounds,
             compaction,
             model,
-            front=tuple([dict(message) for message in in_log[:head]]),
-            plan=(plan_at, dict(messages[plan_at])) if plan_at is not None else None,
+            front=tuple([dict(message) for message in in_log[:ahead]]),
+            plan=shown_plan,
             tools=tuple(tools),
             tool_choice=tool_choice,
         )
@@ -298,6 +296,19 @@ def _read_arguments(
     if memory.snapshot.header:
         front = (*host, *[from_post(post, role, only_known=True) for post in memory.header if sees(role, post)])
     return get_token_cache(memory, role, counter if counter is not None else get_counter(model)), host, front
+
+
+def _take_out(plan: Message, messages: list[Message]) -> tuple[list[Message], tuple[int, Message]]:
+    """Return *messages* without that of the *plan*, and the place where it stands with a copy of it."""
+    at = next(at for at, one in enumerate(messages) if one is plan)
+    return [*messages[:at], *messages[at + 1 :]], (at, dict(plan))
+
+
+def _refuse_or_warn(needed: int, budget: int, on_overflow: Literal["raise", "warn"]) -> None:
+    if on_overflow == "raise":
+        raise BudgetExceeded(needed, budget)
+    reason = f"the shortest prompt takes {needed} tokens, the budget is {budget}"
+    warnings.warn(reason, OverBudget, stacklevel=3)  # of the caller of compose()
 
 
 def _call_provider(memory: Memory, role: str, method: Callable[..., object] | None, *args: object) -> object:
