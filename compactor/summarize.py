@@ -16,6 +16,7 @@ from memory.errors import StaleCompaction, StaleReason
 from memory.events import Event
 from memory.overlays import CompactedMessage, Origin
 from memory.rounds import Round, copy_with
+from memory.values import ValueObject
 from memory.visibility import Rounds
 from prompts import escape_tags
 
@@ -108,6 +109,32 @@ class Run:
     leased: bool = False
     #: Seconds until a deferred compaction is weighed again, if nothing happens before.
     recheck_in: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SummaryTask(ValueObject):
+    """One summary that a strategy wants, and what the answer must pass to become it."""
+
+    request: SummaryRequest
+    #: What the answer is checked against.
+    source: Source
+    #: The user's sentences that it must not lose; None: those that the request's rounds and previous summary have. Lost
+    #: ones are put back below it, within *reserve* tokens.
+    prohibitions: Sequence[str] | None = None
+    #: Makes the compaction of a summary that can be published as it is: this is kept until then.
+    becomes: Callable[[Summary], CompactedMessage] | None = None
+    #: Converts an answer in another form.
+    parse: AnswerParser | None = None
+    #: The compaction that the answer is added to, if the request has none, or only the notes that the answer replaces.
+    added_to: CompactedMessage | None = None
+    #: The generation of the compaction that it goes on from.
+    generation: int = 0
+    #: It is written in full although changes would have done.
+    major: bool = False
+    #: None: half of the target, and at least ``_MIN_ROOM``.
+    reserve: int | None = None
+    #: The setting that refusals for length name.
+    length_setting: str = "target_tokens"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -211,45 +238,20 @@ class Work:
         self.major, self.sent_tokens = False, 0
         self.origin = Origin(strategy=strategy)
 
-    def summarize(
-        self,
-        request: SummaryRequest,
-        source: Source,
-        prohibitions: Sequence[str] | None = None,
-        becomes: Callable[[Summary], CompactedMessage] | None = None,
-        parse: AnswerParser | None = None,
-        *,
-        generation: int = 0,
-        major: bool = False,
-        added_to: CompactedMessage | None = None,
-        reserve: int | None = None,
-        length_setting: str = "target_tokens",
-    ) -> Summary:
-        """Return an accepted summary of *source*, with the usage of all attempts.
+    def summarize(self, task: SummaryTask) -> Summary:
+        """Return an accepted summary for *task*, with the usage of all attempts.
 
-        *prohibitions* are the sentences that the summary must not lose; None: those that *request* holds. Lost ones are
-        put back below it, within *reserve* tokens. *becomes* makes the compaction of a summary that can be published as
-        it is: it is kept until then. *parse* reads an answer in another form. *generation* is that of the compaction
-        it goes on from. *major*: the summary is written in full although changes would have done. *added_to* is the
-        compaction that the answer is added to, if *request* has none, or only the notes that the answer replaces. A
-        refused answer is asked for again at once, with the reason; changes are asked for once, because another form
-        serves better then.
-
-        Raises the summarizer's errors, ``SummaryRejected``, ``LeasedElsewhere`` and ``LimitReached``.
+        A refused answer is asked for again at once, with the reason; changes are asked for once, because another form
+        serves better then. Raises the summarizer's errors, ``SummaryRejected``, ``LeasedElsewhere`` and
+        ``LimitReached``.
         """
         from .acceptance.checks import CHECKS  # here, as below: a cycle that asks for no summary loads no checks
         from .acceptance.prohibitions import collect_prohibitions, find_lost
 
-        began, sent, shown = self.monotonic(), self.sent_tokens, request.previous
-        previous = shown if added_to is None else added_to
-        tokens_before = source.previous_tokens + source.tokens + source.wrapper_tokens
-        span: dict[str, Any] = {
-            "role": request.role,
-            "generation": generation,
-            "strategy": self.strategy,
-            "start": request.start_index,
-            "end": request.end_index,
-        }
+        began, sent = self.monotonic(), self.sent_tokens
+        request, source, prohibitions, reserve = task.request, task.source, task.prohibitions, task.reserve
+        shown = request.previous
+        previous = shown if task.added_to is None else task.added_to
         pinned = previous.pinned if previous is not None else ()
         if self.rounds is not None and self.rounds.pins:
             pinned += _list_pinned_texts(request.rounds, self.rounds.pins)
@@ -269,17 +271,15 @@ class Work:
             sent=self.count(source.text) if source.sent is None else source.sent,
             instructions=said.replace(source.text, " ") if source.text and source.text in said else "",
         )
-        accept = partial(
-            self._check_and_restore,
-            copy_with(request, previous=previous),
-            source,
-            prohibitions,
-            reserve,
-            parse,
-            length_setting,
-            request.kind == "changes" or shown is not previous,
-        )
-
+        task = copy_with(task, source=source, prohibitions=prohibitions, reserve=reserve, added_to=previous)
+        tokens_before = source.previous_tokens + source.tokens + source.wrapper_tokens
+        span: dict[str, Any] = {
+            "role": request.role,
+            "generation": task.generation,
+            "strategy": self.strategy,
+            "start": request.start_index,
+            "end": request.end_index,
+        }
         accepted: CheckedSummary | None = None
         digest = ""
         if self.journal is not None:  # perhaps it was paid for before
@@ -287,24 +287,19 @@ class Work:
             answers = state.prepared if state.generation == self.base else ()
             same = [one for one in answers if (one.digest, one.kind) == (digest, request.kind)]
             if same:
-                with suppress(SummaryRejected):  # by the checks of today
-                    kept = same[-1].compaction
-                    payload = kept.payload if kept is not None else None
-                    accepted = accept(Summary(same[-1].text, same[-1].usage, same[-1].model, payload=payload))
+                accepted = self._accept_kept(task, same[-1])
         is_kept = accepted is not None
         if accepted is None:
             self._reserve_and_lease(request)
             due_at, self.summarizer_stats.due_at = self.summarizer_stats.due_at, None
             waited = self.monotonic() - due_at if due_at is not None else 0.0
             self.emit(Started(**span, tokens_before=tokens_before, waited=waited))
-            notes: Written = "all"
-            if shown is not previous:
-                notes = "new" if shown is None else "some"
-            accepted = self._ask_until_accepted(request, source, accept, span, notes)
+            accepted = self._ask_until_accepted(task, span)
         summary = accepted.summary
-        self.origin, self.major = Origin(digest, tuple(CHECKS), self.strategy), major or self.major
+        self.origin, self.major = Origin(digest, tuple(CHECKS), self.strategy), task.major or self.major
         if not is_kept and self.journal is not None:
-            self.keep(accepted.said, summary, becomes(summary) if becomes is not None else None, request.kind)
+            compaction = task.becomes(summary) if task.becomes is not None else None
+            self.keep(accepted.said, summary, compaction, request.kind)
         self.reused = is_kept and not self.requests
         self.emit(
             Prepared(
@@ -318,26 +313,30 @@ class Work:
                 restored=accepted.restored,
                 unknown_identifiers=accepted.unknown,
                 reused=is_kept,
-                major=major,
+                major=task.major,
                 sent_tokens=self.sent_tokens - sent,
             )
         )
         return summary
 
-    def _ask_until_accepted(
-        self,
-        request: SummaryRequest,
-        source: Source,
-        check: Callable[[object], CheckedSummary],
-        span: Mapping[str, Any],
-        notes: Written,
-    ) -> CheckedSummary:
-        """Return what *check* makes of the first answer that passes, with the usage of all attempts."""
+    def _accept_kept(self, task: SummaryTask, kept: CompactionPrepared) -> CheckedSummary | None:
+        """Return what a *kept* answer becomes; None if it does not pass the checks of today."""
+        payload = kept.compaction.payload if kept.compaction is not None else None
+        with suppress(SummaryRejected):
+            return self._check_and_restore(task, Summary(kept.text, kept.usage, kept.model, payload=payload))
+        return None
+
+    def _ask_until_accepted(self, task: SummaryTask, span: Mapping[str, Any]) -> CheckedSummary:
+        """Return the first answer that passes, checked and restored, with the usage of all attempts."""
+        request = task.request
+        notes: Written = "all"
+        if request.previous is not task.added_to:
+            notes = "new" if request.previous is None else "some"
         once = self.deterministic or request.kind == "changes"
         attempts, attempt, asked, usage = 1 if once else self.config.summary_attempts, 1, request, None
         while True:
             self.requests += 1
-            self.sent_tokens += source.sent or 0
+            self.sent_tokens += task.source.sent or 0
             began = self.monotonic()
             given: object = self.ask(asked)
             answer = Summary(given) if isinstance(given, str) else given
@@ -351,7 +350,7 @@ class Work:
                 notes=notes,
             )
             try:
-                accepted = check(answer)
+                accepted = self._check_and_restore(task, answer)
                 remember(self.count(accepted.said))
                 return copy_with(accepted, summary=copy_with(accepted.summary, usage=usage))
             except SummaryRejected as rejected:
@@ -400,20 +399,10 @@ class Work:
             if is_news or (state.generation, state.prepared) != (self.base, self.prepared):
                 raise StaleCompaction("evaluate_again")
 
-    def _check_and_restore(
-        self,
-        request: SummaryRequest,
-        source: Source,
-        prohibitions: Sequence[str],
-        reserve: int,
-        parse: AnswerParser | None,
-        length_setting: str,
-        extends: bool,
-        answer: object,
-    ) -> CheckedSummary:
-        """Return the summary that *answer* is, with the *prohibitions* that it lost put back, and notes carried over.
+    def _check_and_restore(self, task: SummaryTask, answer: object) -> CheckedSummary:
+        """Return the summary that *answer* is, with the prohibitions that it lost put back, and notes carried over.
 
-        They follow all notes if the answer *extends* those that prompts show: their beginning stays in the cache.
+        They follow all notes if the answer extends those that prompts show: their beginning stays in the cache.
         Every refusal of a summary is raised here, as ``SummaryRejected``: by a check, or because the restored sentences
         make it longer than the text that it replaces.
         """
@@ -422,16 +411,19 @@ class Work:
         from .notes import INSTRUCTIONS, add_instructions, carry_over, find_span, render_notes
         from .summarizers.content import Terms
 
+        request, source, previous = task.request, task.source, task.added_to
+        prohibitions, reserve = task.prohibitions or (), task.reserve or 0
+        extends = request.kind == "changes" or request.previous is not previous
         checked = check_summary(
             answer,
             source,
             target_tokens=request.target_tokens,
             count=self.count,
             kind=request.kind,
-            parse=parse,
-            length_setting=length_setting,
+            parse=task.parse,
+            length_setting=task.length_setting,
         )
-        text, notes, previous = checked.summary.text, checked.summary.notes, request.previous
+        text, notes = checked.summary.text, checked.summary.notes
         extracted = isinstance(answer, Summary) and answer.extracted
         if not extracted and request.kind in ("rounds", "changes"):
             # From here on, what stands below the heading counts as the user's words: keep only what he said.
@@ -458,7 +450,7 @@ class Work:
             notes = add_instructions(notes, missing[-back:], span, behind=extends)
             text = render_notes(notes)
         elif back and extracted:
-            text = self._shorten_extract(text, request, source, prohibitions, reserve)
+            text = self._shorten_extract(text, task)
         tokens = checked.tokens if text == checked.summary.text else self.count(text)
         if back and tokens >= source.previous_tokens + source.tokens:
             message = "with the user's prohibitions that it lost, the summary makes no prompt shorter"
@@ -470,12 +462,11 @@ class Work:
         summary = copy_with(checked.summary, text=text, notes=notes, extracted=extracted, payload=payload)
         return copy_with(checked, summary=summary, tokens=tokens, restored=back)
 
-    def _shorten_extract(
-        self, text: str, request: SummaryRequest, source: Source, prohibitions: Sequence[str], reserve: int
-    ) -> str:
+    def _shorten_extract(self, text: str, task: SummaryTask) -> str:
         """Return *text*, extracted offline, or an extract shorter by as much as the prohibitions exceed the target."""
         from .acceptance.prohibitions import find_lost, restore_sentences
 
+        request, prohibitions, reserve = task.request, task.prohibitions or (), task.reserve or 0
         target, count, less = request.target_tokens or 0, self.count, 0
         all_of_them = min(count("\n".join(prohibitions)) + _HEADING_TOKENS + 2 * len(prohibitions), reserve)
         for attempt in range(_SHORTER):
@@ -484,8 +475,9 @@ class Work:
             # First by the excess. If each extract loses other sentences, in the end by all that may be put back.
             less = less + over if attempt < _SHORTER - 1 else all_of_them
             self.requests += 1
-            self.sent_tokens += source.sent or 0
-            answer = self.ask(copy_with(request, target_tokens=max(1, target - less)))
+            self.sent_tokens += task.source.sent or 0
+            shorter_request = copy_with(request, previous=task.added_to, target_tokens=max(1, target - less))
+            answer = self.ask(shorter_request)
             shorter = answer.text if isinstance(answer, Summary) else str(answer)
             text, _ = restore_sentences(shorter, find_lost(prohibitions, (shorter,)), reserve, count)
         return text

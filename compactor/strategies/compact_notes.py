@@ -36,7 +36,7 @@ from ..notes import (
     sort_notes,
 )
 from ..prompt.groups import Message
-from ..summarize import TOO_LONG
+from ..summarize import TOO_LONG, SummaryTask
 from ..summarizers.base import Style, Summary, SummaryRequest
 from ..tokens import count_prompt
 from ..transcript import MIN_ROOM, Step
@@ -181,9 +181,10 @@ class NotesQuestion(SummaryQuestion):
             return batch.make_compaction(summary if form == "full" else copy_with(summary, payload=None), **extra)
 
         kept, major = becomes if step.at_boundary else None, previous is not None and form == "full"
-        asks = partial(work.summarize, request, source, batch.prohibitions, kept, parse)
-        send = partial(asks, generation=view.generation, major=major, added_to=previous)
-        return form, send, becomes
+        task = SummaryTask(
+            request, source, batch.prohibitions, kept, parse, previous, generation=view.generation, major=major
+        )
+        return form, partial(work.summarize, task), becomes
 
     def _ask_for(self, form: Form, batch: Batch) -> tuple[SummaryRequest, Source, str | None, Span, AnswerParser]:
         """Return the request for notes in that *form*, and its source, both without their texts; the notes that the

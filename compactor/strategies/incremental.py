@@ -17,7 +17,7 @@ from ..acceptance.checks import Source
 from ..acceptance.prohibitions import PROHIBITIONS, add_quoted_instructions, collect_prohibitions
 from ..cost.rewriting import Form
 from ..errors import LimitReached, SummaryRejected
-from ..summarize import Work
+from ..summarize import SummaryTask, Work
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, add_usage
 from ..tokens import count_prompt
 from ..transcript import Calls, Step, StepLimit, quote, split_into_steps
@@ -176,8 +176,8 @@ class SummaryQuestion(ValueObject):
             continued = work.continue_prompt(view.compaction, self.shown, message["content"])
         request = copy_with(request, messages=messages, continued_prompt=continued)
         kept, source = batch.make_compaction if batch.publishes else None, copy_with(batch.source, text=text)
-        send = partial(work.summarize, request, source, batch.prohibitions, kept, generation=view.generation)
-        return "full", send, batch.make_compaction
+        task = SummaryTask(request, source, batch.prohibitions, kept, generation=view.generation)
+        return "full", partial(work.summarize, task), batch.make_compaction
 
 
 def compact_due_rounds(

@@ -41,7 +41,7 @@ from compactor import (
 from compactor.acceptance.checks import Source
 from compactor.cycle import Cycle, StrategyPass
 from compactor.journal import JournalWriter
-from compactor.summarize import Run
+from compactor.summarize import Run, SummaryTask
 from compactor.testing import ScriptedSummarizer
 from memory import CompactedMessage, Memory, Reduction, StaleCompaction
 from memory.errors import StaleReason
@@ -398,7 +398,7 @@ def test_a_strategy_may_ask_the_summarizer_through_the_views_work() -> None:
     def strategy(view: View) -> Iterator[CompactedMessage]:
         assert view.work is not None
         request = SummaryRequest(role=view.role, rounds=view.rounds[:2], start_index=1, end_index=2)
-        summary = view.work.summarize(request, Source("word " * 50, 50))
+        summary = view.work.summarize(SummaryTask(request, Source("word " * 50, 50)))
         yield CompactedMessage(start_index=1, end_index=2, summary=summary.text)
 
     table = Table(memory_of(10), strategies=(strategy,))

@@ -23,7 +23,7 @@ from compactor import (
 )
 from compactor.acceptance.checks import Source
 from compactor.acceptance.prohibitions import HEADING, find_lost, find_prohibitions
-from compactor.summarize import Work
+from compactor.summarize import SummaryTask, Work
 from compactor.transcript import quote
 
 RULES = [
@@ -61,7 +61,7 @@ def test_an_extract_leaves_room_for_the_prohibitions_put_back(rounds: list[Round
     summarizer = ExtractiveSummarizer()
     work = Work(summarizer=summarizer, count=count_tokens, emit=events.append)
     request = SummaryRequest(rounds=tuple(rounds), target_tokens=target, end_index=len(rounds))
-    made = work.summarize(request, Source(text, 10**6), prohibitions=prohibitions, reserve=10**6)
+    made = work.summarize(SummaryTask(request, Source(text, 10**6), prohibitions, reserve=10**6))
     alone = count_tokens("\n".join([HEADING, *(f"- {rule}" for rule in prohibitions)]))
 
     assert find_lost(prohibitions, (made.text,)) == ()

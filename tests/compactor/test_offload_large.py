@@ -32,6 +32,7 @@ from compactor import (
     offload_large,
     over_tokens,
 )
+from compactor.summarize import SummaryTask
 from memory import Memory
 from prompts import PromptError, load
 
@@ -52,10 +53,10 @@ class Asked:
     requests: list[SummaryRequest] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)
 
-    def summarize(self, request: SummaryRequest, source: Any, *_: object, **_more: object) -> Summary:
+    def summarize(self, task: SummaryTask) -> Summary:
         text = self.answers[min(len(self.requests), len(self.answers) - 1)]
-        self.requests.append(request)
-        self.sources.append(source)
+        self.requests.append(task.request)
+        self.sources.append(task.source)
         if text == "refused":
             raise SummaryRejected("echo", "it repeats its source")
         return Summary(text, {"input_tokens": 100, "output_tokens": 10}, "some-model")
@@ -334,10 +335,10 @@ def test_a_summarizer_that_fails_leaves_what_there_is() -> None:
     memory = memory_of(user(), calls("a"), result("a", BIG), calls("b"), result("b", BIG), answer())
 
     class Fails(Asked):
-        def summarize(self, request: SummaryRequest, source: Any, *_: object, **_more: object) -> Summary:
+        def summarize(self, task: SummaryTask) -> Summary:
             if self.requests:
                 raise ConnectionError
-            return super().summarize(request, source)
+            return super().summarize(task)
 
     with pytest.raises(ConnectionError):
         reduced(memory, offload_large(summarize=True), work=Fails())

@@ -33,7 +33,7 @@ from compactor import journal as keeping_module
 from compactor.acceptance.checks import CHECKS, Source
 from compactor.host_rounds import HostRounds
 from compactor.journal import JournalWriter, LocalJournal
-from compactor.summarize import Work, compute_digest
+from compactor.summarize import SummaryTask, Work, compute_digest
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, InMemoryStore, Memory, StaleCompaction
 
@@ -390,9 +390,9 @@ def test_an_answer_that_fails_the_checks_of_today_is_asked_for_again() -> None:
 
     rounds = HostRounds([], "")
     work = Work(summarizer=ask, count=count_tokens, journal=kept, rounds=rounds)  # type: ignore[arg-type]
-    assert work.summarize(request, Source("What was said. " * 50, 200)).text == "It was said fifty times."
+    assert work.summarize(SummaryTask(request, Source("What was said. " * 50, 200))).text == "It was said fifty times."
     assert len(asked) == 1
-    assert work.summarize(request, Source("What was said. " * 50, 200)).text == "It was said fifty times."
+    assert work.summarize(SummaryTask(request, Source("What was said. " * 50, 200))).text == "It was said fifty times."
     assert len(asked) == 1
 
 

@@ -26,6 +26,7 @@ from compactor.acceptance.checks import CHECKS, Source
 from compactor.acceptance.prohibitions import HEADING, PROHIBITIONS
 from compactor.summarize import (
     FAULTS,
+    SummaryTask,
     Work,
     find_refusal,
     with_feedback,
@@ -65,7 +66,7 @@ class Desk:
 
     def summarize(self, request: SummaryRequest | None = None, text: str = TEXT) -> Summary:
         asked = request or request_of()
-        return self.work.summarize(asked, Source(text, count_tokens(text)))
+        return self.work.summarize(SummaryTask(asked, Source(text, count_tokens(text))))
 
     def told(self, kind: type[CompactionEvent]) -> list[dict[str, object]]:
         return [event.facts() for event in self.events if isinstance(event, kind)]
@@ -213,7 +214,7 @@ def test_whoever_has_no_cycle_asks_the_same_way() -> None:
     """Tells of nothing unless he is asked to; what all attempts took is in the answer, and so is what was lost."""
     summarizer = ScriptedSummarizer(["", Summary(FLIES, USAGE)])
     work = Work(summarizer=summarizer, count=count_tokens)
-    made = work.summarize(request_of(), Source(TEXT, 300), prohibitions=("Never pay.",), reserve=50)
+    made = work.summarize(SummaryTask(request_of(), Source(TEXT, 300), ("Never pay.",), reserve=50))
     assert made == Summary(f"{FLIES}\n\n{HEADING}\n- Never pay.", USAGE)
     assert "it held no text" in said_last(summarizer.requests[1])
 
@@ -292,7 +293,7 @@ def test_what_comes_back_is_bounded_by_the_length_wished_for(target: int | None)
 def test_what_a_strategy_knows_that_he_forbade_goes_before_what_the_request_says() -> None:
     """Where the summarizer reads less than the log has."""
     desk = Desk([FLIES])
-    made = desk.work.summarize(request_of("Never call."), Source(TEXT, count_tokens(TEXT)), [RULE])
+    made = desk.work.summarize(SummaryTask(request_of("Never call."), Source(TEXT, count_tokens(TEXT)), [RULE]))
     assert made.text == f"{FLIES}\n\n{HEADING}\n- {RULE}"
 
 

@@ -17,7 +17,7 @@ from ...acceptance.checks import Source
 from ...acceptance.prohibitions import PROHIBITIONS, add_quoted_instructions, collect_prohibitions
 from ...errors import SummaryRejected
 from ...prompt.groups import Message
-from ...summarize import Work
+from ...summarize import SummaryTask, Work
 from ...summarizers import SummaryRequest
 from ...summarizers.base import RequestKind
 from ...transcript import StepLimit, split_into_steps
@@ -175,7 +175,8 @@ def summarize_messages(
         # Only the last summary is shown, and has to be shorter than all messages.
         source = Source(step.text, tokens if is_last else sent, work.count(earlier), previous=summary)
         lost = prohibitions if is_last else ()
-        answer = work.summarize(request, source, prohibitions=lost, reserve=reserve, length_setting=length_setting)
+        task = SummaryTask(request, source, lost, reserve=reserve, length_setting=length_setting)
+        answer = work.summarize(task)
         summary, prohibitions = answer.text, add_quoted_instructions(prohibitions, answer)
     return summary
 

@@ -30,7 +30,7 @@ from compactor.acceptance.prohibitions import (
 )
 from compactor.notes import render_notes
 from compactor.presets import offload_context
-from compactor.summarize import Work
+from compactor.summarize import SummaryTask, Work
 from compactor.summarizers.cues import is_prohibition, may_prohibit
 from compactor.summarizers.sentences import split_sentences
 from compactor.summarizers.statements import Section, from_summary
@@ -273,7 +273,7 @@ def made_of(text: str, *said: str, previous: CompactedMessage | None = None, too
     source = Source(" ".join((*said, tool)), 10_000, 10_000)
     return Work(
         summarizer=lambda _request: text, count=count_tokens, config=CompactorConfig(summary_attempts=1)
-    ).summarize(request, source, prohibitions=())
+    ).summarize(SummaryTask(request, source, prohibitions=()))
 
 
 # -- a model's quotes ------------------------------------------------------------------------------------------------
