@@ -9,14 +9,14 @@ import math
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet, ref
 
-from sqlalchemy import Connection, Engine, TextClause
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
@@ -33,6 +33,11 @@ DEFAULT_PATIENCE = 5.0
 MAX_TRIES = 3
 #: Attempts after losing to another transaction; that one has ended by the next attempt.
 MAX_TRIES_AFTER_CONFLICT = 10
+
+#: An entry: number, id, kind, round, key of the round that it opens, version, created_at and body.
+EntryRow = tuple[int, str, str, int, str | None, int, str, str]
+#: Maximum entries that are appended without a transaction around them.
+MAX_APPENDED = 20
 
 #: Selects the version of the tables, one row.
 SELECT_VERSION = "SELECT version FROM compactor_schema"
@@ -63,8 +68,12 @@ class Dialect(ABC):
     clustered: str
 
     @abstractmethod
-    def insert(self, connection: Connection, statement: TextClause, row: Mapping[str, Any]) -> int:
-        """Run an INSERT and return the number of rows; 0 if a concurrent writer was faster."""
+    def append(self, connection: Connection, key: str, after: int, follows: str, rows: Iterator[EntryRow]) -> bool:
+        """Insert *rows* behind number *after* of the session *key*, all or none. Return False if its log does not end
+        there, or with another id than *follows*, unless that is empty.
+
+        Without a transaction around it, it is one by itself; then at most ``MAX_APPENDED`` rows are given.
+        """
 
     @abstractmethod
     def create_engine(self) -> Engine:

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator
+from functools import cache
+from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, TextClause, create_engine, event, make_url, text
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Engine,
+    TextClause,
+    column,
+    create_engine,
+    event,
+    insert,
+    make_url,
+    table,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 
 from ..errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
-from .connections import DEFAULT_PATIENCE, Dialect, parse_seconds
+from .connections import DEFAULT_PATIENCE, MAX_APPENDED, Dialect, EntryRow, parse_seconds
 from .notices import CHANNEL, Notices
+from .sql import choose_page_size
+from .text_index import find_session
 
 Result = TypeVar("Result")
 
@@ -50,6 +66,17 @@ _QUOTING = ("22", "23")
 _UNREADABLE = ("42P01", "42703")
 
 
+# One statement, so that an append takes one round trip and one commit. It inserts only if the log ends just before,
+# with the entry that the writer knows. The primary key refuses one of two concurrent inserts.
+_APPEND = """INSERT INTO compactor_entries (session, {columns})
+    SELECT s.id, v.* FROM compactor_sessions s, (VALUES {rows}) v WHERE s.key = :key
+    AND (SELECT coalesce(max(e.number), 0) FROM compactor_entries e WHERE e.session = s.id) = :before"""
+# Not in the same statement: the server would plan it anew each time, because it is less work without a known entry.
+_FOLLOWS = " AND :follows = (SELECT e.id FROM compactor_entries e WHERE e.session = s.id AND e.number = :before)"
+_COLUMNS = ("number", "id", "kind", "round", "round_key", "version", "created_at", "body")  # of an EntryRow
+_NAMES = [[f"{name}{place}" for name in _COLUMNS] for place in range(MAX_APPENDED)]
+_INTEGERS = (column(name, BigInteger) for name in ("session", "number", "round", "version"))
+_entries = table("compactor_entries", *_INTEGERS, *map(column, ("id", "kind", "round_key", "created_at", "body")))
 _NOTIFY = text("SELECT pg_notify(:channel, :key)")
 
 
@@ -108,11 +135,25 @@ class Postgres(Dialect):
 
         return make_conninfo(**self._url.get_dialect()().create_connect_args(self._url)[1])
 
-    def insert(self, connection: Connection, statement: TextClause, row: Mapping[str, Any]) -> int:
+    def append(self, connection: Connection, key: str, after: int, follows: str, rows: Iterator[EntryRow]) -> bool:
+        page = list(islice(rows, MAX_APPENDED))
+        where: dict[str, Any] = {"key": key, "before": after}
+        if follows:
+            where["follows"] = follows
+        for names, row in zip(_NAMES, page, strict=False):
+            where |= zip(names, row, strict=True)
         try:
-            return connection.execute(statement, row).rowcount
+            if not connection.execute(_make_append(len(page), bool(follows)), where).rowcount:
+                return False
         except IntegrityError:
-            return 0
+            return False
+        session = None  # the first page has reserved a place for the others; there may be very many
+        while page := list(islice(rows, choose_page_size([row[-1] for row in page]))):
+            session = session or find_session(connection, key)
+            values = [dict(zip(("session", *_COLUMNS), (session, *row), strict=True)) for row in page]
+            # One statement: with many, psycopg writes to stderr if the connection breaks among them.
+            connection.execute(insert(_entries).values(values))
+        return True
 
     def listen(self, key: str, listener: Callable[[], object]) -> Callable[[], None]:
         if not self.notifies:  # notices would go to whichever client has that connection
@@ -216,6 +257,14 @@ class Postgres(Dialect):
             remedy = "nothing was changed: restore a backup, or name another database"
             return StoreDamaged(f"{self.where} cannot be read as a store ({message}); {remedy}")
         return StoreError(f"PostgreSQL could not read or write {self.where}: {message}")
+
+
+@cache
+def _make_append(size: int, follows: bool) -> TextClause:
+    """Return the statement that appends *size* entries, after a known one if it *follows* any."""
+    rows = (", ".join(f":{name}" for name in names) for names in _NAMES[:size])
+    statement = _APPEND + _FOLLOWS * follows
+    return text(statement.format(columns=", ".join(_COLUMNS), rows=", ".join(f"({row})" for row in rows)))
 
 
 def _make_connection_class(seconds: float) -> Any:

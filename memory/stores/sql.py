@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
-from itertools import chain
+from functools import partial
+from itertools import chain, count
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Text, TextClause, bindparam, column, insert, table, text
+from sqlalchemy import BigInteger, Connection, Text, TextClause, bindparam, text
 
 from ..entries import CompactionPublished, CompactionReverted, Entry, ReductionPublished, RoundOpened, list_kinds
 from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
@@ -31,7 +31,7 @@ from .base import (
     round_to_minute,
     unescape,
 )
-from .connections import SELECT_VERSION, Connections, Dialect
+from .connections import MAX_APPENDED, SELECT_VERSION, Connections, Dialect, EntryRow
 from .limiting import LimitRows
 from .partitions import partition_tables
 from .retention import delete_files
@@ -52,8 +52,6 @@ Result = TypeVar("Result")
 
 #: Maximum entries and approximate maximum characters of a page, which is read at once.
 PAGE, PAGE_CHARACTERS = 1_000, 2_000_000
-#: Maximum entries that are appended without a transaction around them. SQLite's time for it grows with their square.
-MAX_APPENDED = 20
 
 #: Maximum sessions whose last written minute of activity is known.
 MAX_ACTIVE = 10_000
@@ -80,13 +78,6 @@ _LIST_DUE = text(
 _CLEAR_DUE = text("UPDATE compactor_sessions SET due_at = NULL WHERE key IN :keys AND due_at = :due_at").bindparams(
     bindparam("keys", type_=Text, expanding=True)
 )
-# One statement, so that an append takes one round trip and one commit. It inserts only if the log ends just before,
-# with the entry that the writer knows. The primary key refuses one of two concurrent inserts.
-_APPEND = """INSERT INTO compactor_entries (session, {columns})
-    SELECT s.id, v.* FROM compactor_sessions s, (VALUES {rows}) v WHERE s.key = :key
-    AND (SELECT coalesce(max(e.number), 0) FROM compactor_entries e WHERE e.session = s.id) = :before"""
-# Not in the same statement: PostgreSQL would plan it anew each time, because it is less work without a known entry.
-_FOLLOWS = " AND :follows = (SELECT e.id FROM compactor_entries e WHERE e.session = s.id AND e.number = :before)"
 _ENTRY = "SELECT e.number, e.id, e.kind, e.round, e.version, e.created_at, e.body"
 _OF_SESSION = "FROM compactor_entries e WHERE e.session = (SELECT id FROM compactor_sessions WHERE key = :key)"
 _END = text(f"SELECT coalesce(max(e.number), 0) {_OF_SESSION}")
@@ -147,10 +138,6 @@ _PURGE_LEASES = "DELETE FROM compactor_leases WHERE session = :key OR expires <=
 _PURGE_LIMITS = text("DELETE FROM compactor_limits WHERE session = :key")
 _PURGE_ENTRIES = text("DELETE FROM compactor_entries WHERE session = :session")
 _PURGE_SESSION = text("DELETE FROM compactor_sessions WHERE id = :session")
-_COLUMNS = ("number", "id", "kind", "round", "round_key", "version", "created_at", "body")
-_NAMES = [[f"{name}{place}" for name in _COLUMNS] for place in range(MAX_APPENDED)]
-_INTEGERS = (column(name, BigInteger) for name in ("session", "number", "round", "version"))
-_entries = table("compactor_entries", *_INTEGERS, *map(column, ("id", "kind", "round_key", "created_at", "body")))
 
 
 #: Kinds of entries that other processes are told of at once.
@@ -243,20 +230,19 @@ class SqlStore(Store):
         active = at - self._active.get(key, _NEVER) < _MINUTE
 
         def add(connection: Connection) -> None:
-            page = entries[:MAX_APPENDED]
             activity = {}
             if not active or after == 0:  # one append a minute
                 activity = {"key": key, "minute": round_to_minute(at), "due_at": round_to_minute(at + _UNTIL_DUE)}
             if after == 0:
                 new = {"name": escape(session), "tenant": split_name(session)[0]}
                 connection.execute(_ADD_SESSION, activity | new)
-            self._insert_page(connection, key, page, after)
+            rows = map(_make_row, count(after + 1), entries)  # as they are inserted: there may be very many
+            if not self._dialect.append(connection, key, after, escape(entries[0].follows), rows):
+                raise Conflict("the log does not end there")
             if after and not active:
                 connection.execute(_ADD_ACTIVITY, activity)
-            if not PUBLICATIONS.isdisjoint([entry.kind for entry in page]):  # an import is of a session of its own
+            if not PUBLICATIONS.isdisjoint([entry.kind for entry in entries[:MAX_APPENDED]]):  # an import is alone
                 self._dialect.notify(connection, key)
-            if len(page) < len(entries):
-                self._insert_others(connection, key, entries, after)
             for do in work:
                 do(connection.connection.driver_connection)
 
@@ -283,28 +269,6 @@ class SqlStore(Store):
             raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
         raise Conflict(f"the log ends at {end}, not at {after}; read what is new and append after it")
 
-    def _insert_page(self, connection: Connection, key: str, page: Sequence[Entry], after: int) -> None:
-        """Insert *page* behind entry number *after*. Raises ``Conflict`` if the log does not end there."""
-        follows = page[0].follows
-        where = {"key": key, "before": after} | ({"follows": escape(follows)} if follows else {})
-        for place, entry in enumerate(page):
-            where |= zip(_NAMES[place], _make_row(after + place + 1, entry).values(), strict=True)
-        if not self._dialect.insert(connection, _make_append(len(page), bool(follows)), where):
-            raise Conflict("the log does not end there")
-
-    def _insert_others(self, connection: Connection, key: str, entries: Sequence[Entry], after: int) -> None:
-        """Insert all *entries* but the first page, which has reserved their place; there may be very many."""
-        number, page, start = find_session(connection, key), entries[:MAX_APPENDED], 0
-        while (start := start + len(page)) < len(entries):
-            page = entries[start : start + _choose_page_size(page)]
-            rows = [
-                _make_row(place, entry) | {"session": number} for place, entry in enumerate(page, after + start + 1)
-            ]
-            if self._dialect.in_file:
-                connection.execute(insert(_entries), rows)
-            else:  # one statement: with many, psycopg writes to stderr if the connection breaks among them
-                connection.execute(insert(_entries).values(rows))
-
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         key, after = make_key(session), max(after, 0)
 
@@ -319,7 +283,8 @@ class SqlStore(Store):
                 yield page
                 if len(page) < wanted:
                     return
-                last, left, size = last + wanted, None if left is None else left - wanted, _choose_page_size(page)
+                last, left = last + wanted, None if left is None else left - wanted
+                size = choose_page_size([entry.body for entry in page])
 
         return _chain_pages(read_pages())
 
@@ -455,7 +420,7 @@ class SqlStore(Store):
             while start < len(numbers):
                 page = self._read_entries(_READ_NUMBERS, {"key": key, "numbers": numbers[start : start + size]})
                 yield page
-                start, size = start + size, _choose_page_size(page)
+                start, size = start + size, choose_page_size([entry.body for entry in page])
 
         return _chain_pages(read_pages())
 
@@ -566,15 +531,7 @@ def _erase_session(connection: Connection, number: int) -> bool:
     return erased
 
 
-@cache
-def _make_append(size: int, follows: bool) -> TextClause:
-    """Return the statement that appends *size* entries, after a known one if it *follows* any."""
-    rows = (", ".join(f":{name}" for name in names) for names in _NAMES[:size])
-    statement = _APPEND + _FOLLOWS * follows
-    return text(statement.format(columns=", ".join(_COLUMNS), rows=", ".join(f"({row})" for row in rows)))
-
-
-def _make_row(number: int, entry: Entry) -> dict[str, Any]:
+def _make_row(number: int, entry: Entry) -> EntryRow:
     round_key = None
     if entry.kind == "round opened":
         try:
@@ -582,24 +539,13 @@ def _make_row(number: int, entry: Entry) -> dict[str, Any]:
             round_key = make_key(record.round_id) if isinstance(record, RoundOpened) else None
         except ContextError:
             pass  # stored as it is for a newer version; this version could not show the round either
-    return {
-        "number": number,
-        "id": escape(entry.id),
-        "kind": escape(entry.kind),
-        "round": entry.round,
-        "round_key": round_key,
-        "version": entry.version,
-        "created_at": format_stamp(entry.created_at),
-        "body": entry.body,
-    }
+    id_, kind, at = escape(entry.id), escape(entry.kind), format_stamp(entry.created_at)
+    return number, id_, kind, entry.round, round_key, entry.version, at, entry.body
 
 
-def _choose_page_size(page: Sequence[Entry]) -> int:
-    """Return the size of the next page, assuming that its entries are as long as those of *page*."""
-    characters = 0
-    for entry in page:
-        characters += len(entry.body)
-    return max(1, min(PAGE, PAGE_CHARACTERS * len(page) // max(1, characters)))
+def choose_page_size(bodies: Sequence[str]) -> int:
+    """Return how many entries to read or write at once, assuming that they are as long as *bodies*."""
+    return max(1, min(PAGE, PAGE_CHARACTERS * len(bodies) // max(1, sum(map(len, bodies)))))
 
 
 def _chain_pages(pages: Iterator[Sequence[Entry]]) -> Iterator[Entry]:
