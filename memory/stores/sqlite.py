@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from ..errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
-from .connections import DEFAULT_PATIENCE, SELECT_VERSION, Dialect, EntryRow, parse_seconds
+from .connections import DEFAULT_PATIENCE, MAX_APPENDED, SELECT_VERSION, Dialect, EntryRow, parse_seconds
 
 #: Milliseconds that erasing waits for readers of the file; nobody can write meanwhile.
 MAX_ERASING_WAIT = 100
@@ -91,9 +92,10 @@ class Sqlite(Dialect):
                 self._synchronous = value.lower()
 
     def append(self, connection: Connection, key: str, after: int, follows: str, rows: Iterator[EntryRow]) -> bool:
-        # Not through SQLAlchemy, which takes as long for a statement as SQLite. And not in one statement: that would
-        # take as long as these, and many rows much longer.
+        # Not through SQLAlchemy, which takes as long for a statement as SQLite. Not in one statement either: that takes
+        # longer than these, and for many rows much longer.
         driver: Any = connection.connection.dbapi_connection
+        rows = chain(list(islice(rows, MAX_APPENDED)), rows)  # makes these now, before other processes have to wait
         try:
             alone = not driver.in_transaction
             if alone:

@@ -123,16 +123,16 @@ def test_what_a_signals_handler_writes_in_the_middle_of_a_write_is_refused_at_on
     """To another session of the same store, too: nobody waits for himself. The next write works."""
     refused = []
     with opened(sqlite_url(tmp_path, "?timeout=3600")) as store:
-        insert = store._dialect.insert
+        append = store._dialect.append
 
-        def interrupted_insert(*values: Any) -> int:
+        def interrupted_append(*values: Any) -> bool:
             if not refused:
                 with pytest.raises(StoreBusy, match="set a flag in the handler") as caught:
                     store.append("other", [entry("x")], 0)
                 refused.append(caught.value)
-            return insert(*values)
+            return append(*values)
 
-        store._dialect.insert = interrupted_insert  # type: ignore[method-assign]
+        store._dialect.append = interrupted_append  # type: ignore[method-assign]
         store.append("s", [entry("a")], 0)
         store.append("other", [entry("b")], 0)
         assert sorted(store.sessions()) == ["other", "s"]
