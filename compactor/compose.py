@@ -195,12 +195,13 @@ def warm_up(model: str = "") -> None:
 
     For servers that start before their first user comes. Several threads may call it; all but one wait.
     """
+    from prompts import load
+
     from . import cost, cycle, runner, strategies  # noqa: F401  (what the first cycle loads)
-    from .config import CompactorConfig
     from .models import find_model
 
     find_model(model)
-    CompactorConfig()
+    load()
     memory = Memory()
     memory.append({"role": "user", "content": "Hello"})
     compose(memory, budget=1_000, model=model)

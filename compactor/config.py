@@ -175,7 +175,7 @@ class CompactorConfig(FrozenModel):
     summarizer_provider_compaction: bool = False
     """True: "openai" or "anthropic" also makes its own compaction, for an agent on ``summarizer_model`` itself."""
 
-    _prompt: PromptTemplate = PrivateAttr()
+    _prompt: PromptTemplate | None = PrivateAttr(None)  # None: the default one, read when it is first used
 
     if not TYPE_CHECKING:  # type checkers keep the signature that pydantic gives them
 
@@ -185,7 +185,8 @@ class CompactorConfig(FrozenModel):
                 values = name_arguments(("threshold", "retain_recent", "prompt_template_path"), leading, values)
             try:
                 super().__init__(**values)
-                super().__setattr__("_prompt", load(self.prompt_template_path))
+                if self.prompt_template_path:
+                    super().__setattr__("_prompt", load(self.prompt_template_path))
             except ValidationError as exc:
                 raise ConfigError(*(_describe_problem(details) for details in exc.errors())) from None
             except PromptError as exc:
@@ -202,12 +203,14 @@ class CompactorConfig(FrozenModel):
     @property
     def prompt(self) -> PromptTemplate:
         """The template at ``prompt_template_path``, as it was when the configuration was made."""
-        return self._prompt
+        return self._prompt or load()
 
     def copy_with(self, **updates: Any) -> Self:
         """Return a copy with *updates*, validated like a new configuration."""
         config = type(self)(**(run_dump(partial(self.model_dump, exclude_unset=True)) | updates))
-        return config if "prompt_template_path" in updates else config.with_prompt(self.prompt)
+        if "prompt_template_path" not in updates:
+            config._prompt = self._prompt
+        return config
 
     def with_defaults(self, **defaults: Any) -> Self:
         """Return a copy with *defaults* for the fields that were not set."""

@@ -65,7 +65,7 @@ print(*loaded, "memory.sync" in sys.modules)
 
 @pytest.mark.slow
 def test_a_compactor_without_work_loads_no_strategy() -> None:
-    """What makes and checks summaries is imported when the first compaction is due."""
+    """What makes and checks summaries is imported when the first compaction is due, and what reads prompts for them."""
     code = """
 import sys
 from compactor import CompactorConfig, ContextCompactor, Memory
@@ -75,10 +75,12 @@ with ContextCompactor.for_role(memory, "assistant", CompactorConfig(threshold=1,
         memory.append({"role": "user", "content": "Where is order 48213-QX? " * 50})
         memory.append({"role": "assistant", "content": "On its way. " * 50})
         assert compactor.wait_idle(60)
-        print(place, *(name for name in ("strategies", "acceptance") if f"compactor.{name}" in sys.modules))
+        names = ("compactor.strategies", "compactor.acceptance", "yaml")
+        print(place, *(name.rpartition(".")[2] for name in names if name in sys.modules))
     print("covers", compactor.status().end_index)
 """
-    assert run(code) == ["0", "1", "strategies", "acceptance", "2", "strategies", "acceptance", "covers", "2"]
+    loaded = ("strategies", "acceptance", "yaml")
+    assert run(code) == ["0", "1", *loaded, "2", *loaded, "covers", "2"]
 
 
 @pytest.mark.slow
