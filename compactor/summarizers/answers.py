@@ -301,13 +301,6 @@ _CALL_ENDS = compile_later(r"</(?:\w+:)?(?:tool_call|function_calls?|function)>\
 class NoSummary(SummarizerError):
     """The answer contains no summary; a request in another form may get one."""
 
-    def __init__(
-        self, message: str, usage: Mapping[str, int] | None = None, *, retry_after: float | None = None
-    ) -> None:
-        super().__init__(message, retry_after=retry_after)
-        #: Token usage of the failed request, if known.
-        self.usage = usage
-
 
 def read_answer(answer: Any, model: str | None) -> Summary:
     """Return the summary in a chat completion, given as an object or as JSON. Raises as ``make_summary``."""
@@ -354,7 +347,8 @@ def make_summary(
     if is_cut:
         raise SummarizerError(
             "the answer was cut off at its token limit: raise max_output_tokens= (it includes a reasoning model's"
-            " thoughts), or ask for a shorter summary"
+            " thoughts), or ask for a shorter summary",
+            usage,
         )
     if is_refused:
         raise NoSummary("the model refused, or a filter stopped it: choose another model= or prompt", usage)

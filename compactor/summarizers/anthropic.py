@@ -122,7 +122,8 @@ def read_message(answer: Any, model: str) -> Summary:
     stopped, blocks = read_field(answer, "stop_reason"), read_field(answer, "content")
     counts = _read_usage(read_field(answer, "usage"))
     if stopped == "model_context_window_exceeded":
-        raise SummarizerError("the answer was cut off at the end of the model's window: lower summarizer_input_tokens")
+        reason = "the answer was cut off at the end of the model's window: lower summarizer_input_tokens"
+        raise SummarizerError(reason, counts)
     given = list(blocks) if isinstance(blocks, Sequence) and not isinstance(blocks, str) else None
     compacted = [block for block in given or () if read_field(block, "type") == "compaction"]
     texts = [read_field(block, "text") for block in given or () if read_field(block, "type") == "text"]

@@ -140,8 +140,12 @@ ASSUMED = {
 class SummarizerError(ContextError):
     """A summarizer failed. The published compaction stays, and the compactor retries later."""
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, usage: Mapping[str, int] | None = None, *, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
+        #: Token usage of the failed request, if known: some answers are charged and contain no summary.
+        self.usage = usage
         #: Seconds to wait before the next request, if the endpoint named a time.
         self.retry_after = retry_after
 
