@@ -21,6 +21,17 @@ from memory.events import EventHook
 from ..events import escape_controls, log_events, make_logger
 
 _PROMPT = "you> "
+#: What an error says of the library's parameters, and what the user of a command can do instead.
+_OPTIONS = {
+    "in api_key= or ": "in ",
+    "raise max_output_tokens= (it includes a reasoning model's thoughts), or ask": "choose another --model, or ask",
+    ", and raise max_output_tokens= if set": "",
+    ", or use ExtractiveSummarizer(), which needs no model": "",
+    ", or give Prices(...)": "",
+    "api_key=": "OPENAI_API_KEY",
+    "base_url=": "--base-url",
+    "model=": "--model",
+}
 
 
 class CommandError(ContextError):
@@ -39,7 +50,7 @@ def make_url(host: str, port: int, path: str = "") -> str:
 
 def name_options(text: str) -> str:
     """Replace the names of the library's parameters in an error's *text* by the options that set them."""
-    for parameter, option in (("base_url=", "--base-url"), ("api_key=", "OPENAI_API_KEY"), ("model=", "--model")):
+    for parameter, option in _OPTIONS.items():
         text = text.replace(parameter, option)
     return text
 

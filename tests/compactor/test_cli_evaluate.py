@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from command_line import Done, dialogue, refusal, run, write_lines
 from fenced import ROOT, blocks
-from model_server import Exchange, ModelServer, completion, ok, status
+from model_server import Answer, Exchange, ModelServer, completion, ok, status
 
 from compactor.cli.evaluate import command
 from compactor.cli.evaluate.retention import KINDS
@@ -233,6 +233,38 @@ def test_a_refused_compaction_is_left_out(file: Path, server: ModelServer, waits
     assert read_report()["methods"][0]["retention"]["ids"]["1"] == {"part": ROUNDS, "of": ROUNDS}
 
 
+@pytest.mark.parametrize(
+    "none", [ok(""), ok("", finish="content_filter"), ok("The user", finish="length"), ok("", usage=None)]
+)
+def test_a_part_without_an_answer_is_left_out(file: Path, server: ModelServer, none: Answer) -> None:
+    """A filter stops one part of a transcript: that does not keep the others from being measured."""
+    evaluate(file, server)
+    compactions = read_report()["methods"][0]["compactions"]
+    server.answers(stock_list, none, none, none)
+    assert evaluate(file, server, "--answers", "others.jsonl").code == 0
+    assert {method["compactions"] for method in read_report()["methods"]} == {compactions - 1}
+    assert read_report()["account"]["failed"] == 3
+    assert read_report()["methods"][0]["retention"]["ids"]["1"] == {"part": ROUNDS, "of": ROUNDS}
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (ok(""), "no answer in 3 attempts: empty answer: check that --model is a chat model"),
+        (status(401), "check the key, in OPENAI_API_KEY"),
+        (ok("The user", finish="length"), "cut off at its token limit: choose another --model, or ask for a shorter"),
+    ],
+)
+def test_a_model_that_gives_no_summary_at_all_ends_it_with_what_to_do(
+    file: Path, server: ModelServer, answer: Answer, says: str
+) -> None:
+    server.always(answer)
+    done = evaluate(file, server)
+    assert says in refusal(done)
+    assert not re.search("max_output_tokens|or OPENAI_API_KEY", done.err)  # no option of this command; nor twice
+    assert len(server.requests) == 3
+
+
 def test_a_model_is_asked_for_changes_of_notes_by_default(file: Path, server: ModelServer) -> None:
     """As a compactor asks one that was told nothing else."""
     run("evaluate", file, "--model", MODEL, "--base-url", server.base_url, "--json", "report.json")
@@ -342,6 +374,15 @@ def test_an_answer_without_text_is_paid_for_too(file: Path, server: ModelServer)
     assert read_report()["account"]["failed"] == 1
 
 
+def test_an_answer_that_was_cut_off_is_paid_for_too(file: Path, server: ModelServer) -> None:
+    """A reasoning model may think up to its limit, at the full price: else --max-spend would not hold."""
+    cut = ok("The user", finish="length", usage={"prompt_tokens": 1000, "completion_tokens": 100})
+    server.answers(stock_list, cut)
+    done = evaluate(file, server, "--max-spend", 3.5)
+    assert (done.code, len(server.requests)) == (1, 2)
+    assert "$2.4000 is spent" in done.out
+
+
 def test_an_unknown_price_cannot_be_limited(file: Path, server: ModelServer) -> None:
     done = run("evaluate", file, "--model", "nobodys-model", "--base-url", server.base_url, "--max-spend", 1)
     assert "--price" in refusal(done)
@@ -423,6 +464,15 @@ def test_a_figure_below_its_limit_fails(file: Path, server: ModelServer) -> None
     assert re.fullmatch(r"compactor: accepted is [\d.]+, below 99\.9\n", bad.err)
 
 
+def test_a_model_whose_answers_are_all_refused_passes_no_limit(file: Path, server: ModelServer) -> None:
+    """There is no figure to compare, which must not look like a good one."""
+    server.always(ok("I'm sorry, but I can't help with that request."))
+    done = evaluate(file, server, "--fail-under", "retention=80")
+    assert done.code == 1
+    assert re.fullmatch(r"compactor: nothing was measured: of \d+ answers, none was accepted\n", done.err)
+    assert "Nothing was measured: of " in done.out
+
+
 def test_a_run_that_stopped_passes_no_limit(file: Path, server: ModelServer) -> None:
     done = evaluate(file, server, "--max-spend", 3, "--fail-under", "ids@1=1")
     assert done.code == 1
@@ -477,6 +527,19 @@ def test_summaries_stand_beside_their_sources(file: Path) -> None:
         assert f"Round {number}<" in page
         assert f"How many of {ABOUT}-{number} are in hall" in page
     assert "Compaction 1, rounds 1 to" in page
+
+
+def test_the_page_has_all_figures_of_the_table(file: Path, server: ModelServer) -> None:
+    """Also what was made up, the lengths that make the columns comparable, and checks set off as parts of a sum."""
+    server.answers(ok("Hello! How can I help you today?"))
+    done = evaluate(file, server, "--html", "page.html")
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert done.out.partition(".\n")[0] in page
+    for method in read_report()["methods"]:
+        assert f'<td colspan="3">{method["summary_tokens"]:,.0f}</td>' in page
+    assert '<tr><td>invented</td><td colspan="3">0.0</td>' in page
+    assert "<td>  greeting</td>" in page
+    assert re.search(r"td:first-child {[^}]*white-space: pre-wrap", page)
 
 
 # -- the page of the documentation ---------------------------------------------------------------------------------------

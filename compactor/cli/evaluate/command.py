@@ -82,7 +82,10 @@ def evaluate(
         str | None, make_option("IN,OUT", "Dollars per million input and output tokens.  [default: the model's]")
     ] = None,
     answers: Annotated[
-        str | None, make_option("FILE", "Keep the paid answers here.  [default: beside --json or --html]")
+        str | None,
+        make_option(
+            "FILE", "Keep the paid answers here.  [default: beside --json or --html, or evaluate.answers.jsonl]"
+        ),
     ] = None,
     log: LogEvents = None,
 ) -> None:

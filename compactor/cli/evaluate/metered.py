@@ -21,6 +21,7 @@ from ...cost.limits import Limits
 from ...cost.prices import Prices
 from ...events import Prepared, Rejected
 from ...summarize import compute_digest
+from ...summarizers.answers import NoSummary
 from ...summarizers.base import RequestKind, Summarizer, SummarizerError, Summary, SummaryRequest
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...tokens import TokenCounter, count_prompt
@@ -32,6 +33,10 @@ _LENGTH, _EDITS = 1_000, 200
 
 class SpendReached(ContextError):
     """The next call would cost more than may be spent."""
+
+
+class Unanswered(ContextError):
+    """A model that gave summaries before gave none this time."""
 
 
 #: Returns the dollars of a usage.
@@ -122,7 +127,8 @@ def _describe_reason(error: Exception) -> str:
 class MeteredSummarizer:
     """Asks a model by *summarizer* and keeps account of its answers. A summarizer, for one compactor at a time.
 
-    A stored answer costs nothing again. Raises ``SpendReached`` before a call that could exceed *max_spend* dollars.
+    A stored answer costs nothing again. Raises ``SpendReached`` before a call that could exceed *max_spend* dollars,
+    and ``Unanswered`` if the model gives no summary although it gave others.
     """
 
     summarizer: Summarizer
@@ -188,7 +194,9 @@ class MeteredSummarizer:
             answer = self.summarizer(request)
         except SummarizerError as error:
             self.failed += 1
-            self._charge(getattr(error, "usage", None) or {}, paid_now=True)
+            self._charge(error.usage or {}, paid_now=True)
+            if self.kinds and (error.usage is not None or isinstance(error, NoSummary)):
+                raise Unanswered(str(error)) from error
             raise
         return answer if isinstance(answer, Summary) else Summary(answer)
 

@@ -11,7 +11,15 @@ from html import escape
 
 from ...events import escape_controls
 from ..page import make_page
-from .report import AFTER, Measurement, Report, list_account
+from .report import (
+    AFTER,
+    Measurement,
+    Report,
+    describe_nothing,
+    describe_size,
+    list_account,
+    list_summary_figures,
+)
 from .retention import KINDS
 from .runner import Source
 
@@ -21,7 +29,7 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem
 p { overflow-wrap: anywhere; }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
 th, td { border-bottom: 1px solid #ccc; padding: .2rem .8rem; text-align: right; vertical-align: top; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child { text-align: left; white-space: pre-wrap; }
 summary { cursor: pointer; padding: .3rem 0; }
 .beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem; }
 .text { white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; padding: .8rem; }
@@ -48,7 +56,9 @@ def _render_figures(report: Report) -> Iterator[str]:
     yield f"<p>{_render_text(settings)}</p>"
     if report.stop_reason:
         yield f'<p class="lost">Not everything was measured: {_render_text(report.stop_reason)}.</p>'
-    yield "<p>Percent of what was said that survives.</p>"
+    if reason := describe_nothing(report):
+        yield f'<p class="lost">Nothing was measured: {_render_text(reason)}.</p>'
+    yield f"<p>{_render_text(describe_size(report))}. Percent of what was said that survives:</p>"
     names = (f'<th colspan="{len(AFTER)}">{_render_text(method.name)}</th>' for method in report.methods)
     yield f"<table><tr><th></th>{''.join(names)}</tr>"
     yield _render_row("after so many compactions", (str(after) for _ in report.methods for after in AFTER))
@@ -61,6 +71,9 @@ def _render_figures(report: Report) -> Iterator[str]:
             )
     means = (method.compute_mean(one) for method in report.methods for one in AFTER)
     yield _render_row("mean of kinds", ("-" if mean is None else f"{mean:.0f}" for mean in means))
+    for label, figures in list_summary_figures(report):
+        cells = "".join(f'<td colspan="{len(AFTER)}">{_render_text(figure)}</td>' for figure in figures)
+        yield f"<tr><td>{label}</td>{cells}</tr>"
     yield "</table>"
     if report.account is not None:
         yield "<table>"

@@ -188,27 +188,38 @@ def _list_figures(method: Method, account: Mapping[str, Any] | None) -> Iterator
 def print_report(report: Report, console: Console) -> None:
     """Print the shares that survive, by kind and method, and the model's work."""
     first = report.methods[0]
-    size = f"{render_quantity(report.conversations, 'conversation')}, {render_quantity(report.rounds, 'round')}"
-    title = f"{size}, {render_quantity(report.tokens, 'token')}; {render_quantity(first.compactions, 'compaction')}"
     rows: list[tuple[object, ...]] = []
     for kind in (one for one in KINDS if one in first.retention):
         shares = [[one.retention.get(kind, {}).get(after, Share()) for after in AFTER] for one in report.methods]
         kept = (_render_cells(share.percent for share in of_method) for of_method in shares)
         rows.append((KINDS[kind], _render_cells(share.of for share in shares[0]), *kept))
     rows.append(("mean of kinds", "", *(_render_cells(map(one.compute_mean, AFTER)) for one in report.methods)))
-    rows.append(
-        ("invented", "", *(_render_percent(one.invented.percent if one.invented else None) for one in report.methods))
-    )
-    rows.append(("tokens, mean", "", *(f"{one.summary_tokens:,.0f}" for one in report.methods)))
+    rows += [(label, "", *cells) for label, cells in list_summary_figures(report)]
     columns = ("", "asked for", *(make_one_line(one.name, 24) for one in report.methods))
     style: dict[str, Any] = {"box": SIMPLE, "pad_edge": False, "padding": (0, 1, 0, 0)}
     after = f"{', '.join(map(str, AFTER[:-1]))} and {AFTER[-1]}"
-    console.print(f"{title}.\nPercent of what was said that stands after {after} compactions:", soft_wrap=True)
+    console.print(
+        f"{describe_size(report)}.\nPercent of what was said that stands after {after} compactions:", soft_wrap=True
+    )
     console.print(make_table(columns, rows, **style))
     if report.account is not None:
         console.print(make_table(("", ""), list(list_account(report.account)), show_header=False, **style))
     if report.stop_reason:
         console.print(f"Not everything was measured: {report.stop_reason}.", soft_wrap=True)
+    if reason := describe_nothing(report):
+        console.print(f"Nothing was measured: {reason}.", soft_wrap=True)
+
+
+def describe_size(report: Report) -> str:
+    size = f"{render_quantity(report.conversations, 'conversation')}, {render_quantity(report.rounds, 'round')}"
+    compactions = render_quantity(report.methods[0].compactions, "compaction")
+    return f"{size}, {render_quantity(report.tokens, 'token')}; {compactions}"
+
+
+def list_summary_figures(report: Report) -> Iterator[tuple[str, list[str]]]:
+    """Yield what is said of each method's summaries as a whole, as rows of a table."""
+    yield "invented", [_render_percent(one.invented.percent if one.invented else None) for one in report.methods]
+    yield "tokens, mean", [f"{one.summary_tokens:,.0f}" for one in report.methods]
 
 
 def print_comparison(report: Report, earlier: EarlierReport, console: Console) -> None:
@@ -252,6 +263,14 @@ def list_account(account: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     yield "seconds waited for answers", f"{account['seconds']:,.1f}"
 
 
+def describe_nothing(report: Report) -> str:
+    """Return why there is no summary to measure; "" if there is one."""
+    if report.methods[0].compactions:
+        return ""
+    answers = report.account["answers"] if report.account is not None else 0
+    return f"of {render_quantity(answers, 'answer')}, none was accepted" if answers else "no summary was made"
+
+
 def describe_dollars(dollars: float | None) -> str:
     return "price unknown" if dollars is None else f"${dollars:,.4f}"
 
@@ -280,7 +299,8 @@ def parse_limits(limits: Sequence[str]) -> dict[str, float]:
 
 
 def find_failures(report: Report, limits: Mapping[str, float]) -> list[str]:
-    """Return a line for each of *limits* that the figures of *report* are below."""
+    """Return a line for each of *limits* that the figures of *report* are below; and if little or nothing was measured
+    of a model, one that says so."""
     failures = [
         f"{name} is {value:g}, below {minimum:g}"
         for name, minimum in limits.items()
@@ -288,4 +308,6 @@ def find_failures(report: Report, limits: Mapping[str, float]) -> list[str]:
     ]
     if report.stop_reason and limits:
         failures.append(f"not everything was measured: {report.stop_reason}")
+    elif report.account is not None and limits and (reason := describe_nothing(report)):
+        failures.append(f"nothing was measured: {reason}")
     return failures

@@ -23,7 +23,7 @@ from ...timers import DaemonExecutor
 from ...tokens import count_tokens
 from ..replay import NamedConversation
 from ..terminal import CommandError, name_options
-from .metered import SpendReached
+from .metered import SpendReached, Unanswered
 from .retention import Item, find_items, read_source
 
 #: Minimum mean tokens of a part: of less, no summary can be shorter.
@@ -107,8 +107,9 @@ class EvaluationRunner:
     def run(self, source: Source, step: Callable[[], None] = lambda: None) -> list[Compaction]:
         """Return the compactions of *source*, oldest first. *step* is called after each part.
 
-        A compaction whose answers are rejected is left out, and the next one covers its rounds as well. Ends early if
-        the spend is reached. Raises ``CommandError`` if the endpoint fails ``ATTEMPTS`` times in a row.
+        A compaction whose answers are rejected, or contain no summary, is left out, and the next one covers its rounds
+        as well. Ends early if the spend is reached. Raises ``CommandError`` if the endpoint fails ``ATTEMPTS`` times in
+        a row, or the model has not yet given a summary.
         """
         memory, strategies = Memory(), (self.strategy,)
         compactor = ContextCompactor.for_role(memory, ASSISTANT, self.config, self.summarizer, strategies=strategies)
@@ -140,7 +141,7 @@ class EvaluationRunner:
                 cause: BaseException = failed.__cause__ or failed
                 if isinstance(cause, SpendReached):
                     return False
-                if isinstance(cause, SummaryRejected):
+                if isinstance(cause, SummaryRejected) or (isinstance(cause, Unanswered) and attempt == ATTEMPTS):
                     return True
                 if isinstance(cause, CommandError):
                     raise cause from None
