@@ -36,6 +36,7 @@ from .terminal import (
     make_console,
     make_event_hooks,
     make_one_line,
+    name_options,
 )
 
 DEFAULT_MODEL = "gpt-5-mini"
@@ -145,7 +146,7 @@ def _make_demo(scenario: Scenario, latency: float, seed: int, hooks: Sequence[Ev
     try:
         return Demo(scenario, latency, seed, hooks, model=model)
     except ConfigError as error:  # only --price can be wrong
-        raise CommandError(f"--price: {error.problems[0][1]}") from error
+        raise CommandError(name_options(f"--price: {error.problems[0][1]}")) from error
 
 
 @app.command(short_help="Replay a transcript of yours through a compactor.")
@@ -212,7 +213,7 @@ def replay(
         for console in filter(None, (page, None if as_json else make_console())):
             if show:
                 replays.print_last_prompt(results, console)
-            replays.print_report(figures, size, console)
+            replays.print_report(figures, size, console, is_chosen=budget is None)
         if as_json:
             typer.echo(json.dumps(replayer.make_document(file, figures, joined=not each), indent=2))
 

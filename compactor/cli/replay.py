@@ -321,8 +321,11 @@ def sum_results(results: Sequence[Figures]) -> Figures:
     return totals | {"longest_compose_ms": max(figures["longest_compose_ms"] for figures in results)}
 
 
-def print_report(results: Sequence[Figures], budget: int, console: Console) -> None:
-    """Print a row for each result if there are few, the totals, the savings, and a plot of the longest one."""
+def print_report(results: Sequence[Figures], budget: int, console: Console, *, is_chosen: bool = False) -> None:
+    """Print a row for each result if there are few, the totals, the savings, and a plot of the longest one.
+
+    *is_chosen*: the *budget* is the smallest that ``choose_budget`` and the prompts allow, and not the user's.
+    """
     if 1 < len(results) <= _MAX_ROWS:
         columns = ("conversation", "rounds", "summarised", "compactions", "raw", "composed", "saved")
         names = ("name", "rounds", "covered_rounds", "compactions", "raw_tokens", "prompt_tokens")
@@ -359,7 +362,10 @@ def print_report(results: Sequence[Figures], budget: int, console: Console) -> N
         console.print(make_level_table(totals["levels"]))
     console.print(_plot(max(results, key=lambda one: one["raw_tokens"]), console))
     if not totals["compactions"] + totals["reductions"] + sum(level["prompts"] for level in totals["levels"].values()):
-        console.print("Nothing had to be shortened: this conversation fits. Try a smaller --budget.")
+        advice = "this conversation fits. Try a smaller --budget."
+        if is_chosen:
+            advice = "the system messages and the newest message are nearly all there is. Try a longer conversation."
+        console.print(f"Nothing had to be shortened: {advice}")
     if totals["failures"]:
         attempts = render_quantity(totals["failures"], "attempt")
         console.print(f"{attempts} at a summary failed; what was there before stayed in place.")
@@ -376,10 +382,11 @@ def print_last_prompt(results: Sequence[tuple[Figures, Prompt]], console: Consol
     """Print the last prompt of the longest conversation, with all texts but the summary shortened."""
     figures, prompt = max(results, key=lambda result: result[0]["raw_tokens"])
     of = f", the longest of {len(results)} conversations" if len(results) > 1 else ""
-    console.print(f"The last prompt of conversation {figures['name']}{of}: {prompt.tokens:,} tokens\n", soft_wrap=True)
+    title, soft_wrap = f"The last prompt of conversation {figures['name']}{of}", not console.record  # a page is narrow
+    console.print(f"{title}: {prompt.tokens:,} tokens\n", soft_wrap=soft_wrap)
     for message in prompt.messages:
         console.print(f"[{message['role']}]", style="bold")
-        console.print(_shorten_message(message), soft_wrap=True)
+        console.print(_shorten_message(message), soft_wrap=soft_wrap)
         console.print()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import threading
@@ -227,6 +228,13 @@ def test_a_budget_is_chosen_at_which_something_happens(tmp_path: Path) -> None:
     assert choose_budget(read_transcript(str(endless)), "") == MAX_BUDGET
 
 
+def test_the_advice_where_nothing_was_shortened_can_be_followed(tmp_path: Path) -> None:
+    """A smaller budget is no advice where the command chose the smallest one that holds a prompt."""
+    path = write_lines(tmp_path / "one.jsonl", [{"role": "user", "content": "word " * 2_000}])
+    assert "Try a longer conversation." in run("replay", path).out
+    assert "Try a smaller --budget." in run("replay", path, "--budget", 5_000).out
+
+
 @pytest.mark.slow
 def test_the_tokens_of_each_prompt_are_plotted(file: Path, tmp_path: Path) -> None:
     """On the terminal, in the page, and as numbers."""
@@ -254,6 +262,15 @@ def test_what_was_said_is_text_in_the_page(tmp_path: Path) -> None:
     assert "{title}.jsonl</title>" in text
     assert not re.search("<script|<img|<b>|\x1b", text)
     assert text.count("</pre>") == 1
+
+
+def test_a_long_text_does_not_make_the_page_wider(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "wide.jsonl", [{"role": "user", "content": "No line is as long as this. " * 12}])
+    page = tmp_path / "page.html"
+    assert run("replay", path, "--show", "--html", page).code == 0
+    shown = re.sub("<[^>]+>", "", page.read_text(encoding="utf-8").partition("<pre>")[2])
+    assert "No line is as long as this." in shown
+    assert max(map(len, html.unescape(shown).splitlines())) <= 140
 
 
 # -- presets ----------------------------------------------------------------------------------------------------------
