@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery import Celery
+from celery.signals import worker_shutting_down
 
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
@@ -112,6 +114,12 @@ def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -
     name = f"compactor-{os.getpid()}@{socket.gethostname()}"
     options = {"without_mingle": True, "without_gossip": True, **options}  # workers need not know of each other
     controller = app.Worker(hostname=name, pool="threads", concurrency=concurrency, queues=[QUEUE], **options)
+    told = threading.Event()  # by a signal: for SIGINT, Celery sets the code of an error
+
+    def note_signal(**_about: Any) -> None:
+        told.set()
+
+    worker_shutting_down.connect(note_signal, sender=name)
     controller.start()
-    if controller.exitcode:
+    if controller.exitcode and not told.is_set():
         raise RuntimeError("Celery's worker has ended with an error, which it has logged")

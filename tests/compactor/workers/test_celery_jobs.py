@@ -261,6 +261,17 @@ def test_a_worker_keeps_its_job_also_after_sigterm(redis_url: str) -> None:
     assert channel.client.hlen(channel.unacked_key) == 0, "it is acknowledged"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT is sent")
+def test_a_worker_that_is_interrupted_ends_as_after_sigterm(redis_url: str) -> None:
+    """Ctrl-C is no error: its job finishes first."""
+    with running_slowly(redis_url) as process:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30.0)
+        assert process.returncode == 0
+    channel = make_app(redis_url).connection_for_read().channel()
+    assert channel.client.hlen(channel.unacked_key) == 0, "it is acknowledged"
+
+
 @pytest.mark.parametrize("start", [brokers.redis, brokers.rabbitmq])
 def test_a_worker_goes_on_when_its_broker_is_restarted_during_a_job(
     start: Callable[[], AbstractContextManager[brokers.Broker]],
