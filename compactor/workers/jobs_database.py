@@ -6,20 +6,22 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from datetime import datetime
 from typing import Any
+from weakref import WeakSet
 
 from procrastinate import App, JobContext
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, ProcrastinateException
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 from procrastinate.signals import on_stop
-from psycopg import Error
-from psycopg.errors import LockNotAvailable
+from psycopg import BaseConnection, Error
+from psycopg.errors import LockNotAvailable, RaiseException
 
 from memory.errors import StoreError, StoreUnreachable
 from memory.stores.base import escape
+from memory.stores.connections import Connections
 from memory.stores.postgres import Postgres
 
 #: An append waits so long for the tables of the jobs, not as long as for its own: it is in a turn of the chat.
@@ -34,19 +36,32 @@ _GO_AHEAD = """WITH moved AS (
     json_build_object('type', 'job_inserted', 'job_id', id)::text) FROM moved"""
 #: Seconds between two heartbeats of a worker, and seconds without one after which it counts as dead.
 HEARTBEAT, STALLED = 1.0, 3.0
+#: Seconds beyond those for its jobs that a worker takes to end while the database is away.
+LEAVING = 3.0
+_POOL = "psycopg.pool"
 _LOG = logging.getLogger(__name__)
 
 
-def connect_to(url: str) -> dict[str, Any]:
-    """Return the connector's options for *url*, a store's URL. Raises ``StoreError`` unless that is PostgreSQL's."""
+def connect_to(url: str, connection_class: type[BaseConnection[Any]]) -> dict[str, Any]:
+    """Return the connector's options for *url*, a store's URL; a silent server is given up as by a store.
+
+    Raises ``StoreError`` unless the URL is PostgreSQL's.
+    """
     if url.partition("://")[0] not in ("postgresql", "postgresql+psycopg"):
         raise StoreError("Procrastinate needs PostgreSQL: postgresql+psycopg://user:password@host/database")
-    # No prepared statements: behind PgBouncer their names might be those of another client's.
-    return {"conninfo": Postgres(url).conninfo, "kwargs": {"prepare_threshold": None}}
+    database = Postgres(url)
+    return {
+        "conninfo": database.conninfo,
+        # No prepared statements: behind PgBouncer their names might be those of another client's.
+        "kwargs": {**database.timeouts, "prepare_threshold": None},
+        "connection_class": database.make_connection_class(connection_class),
+    }
 
 
-def create_tables(app: App) -> None:
-    """Create Procrastinate's tables unless they exist."""
+def create_tables(app: App, database: Postgres) -> None:
+    """Create Procrastinate's tables unless they exist. Raises ``StoreError`` at once if *database* is away."""
+    with closing(Connections(database)) as connections:  # Procrastinate would try for a minute
+        connections.read(lambda connection: connection.exec_driver_sql("SELECT 1").scalar())
     try:
         if not app.check_connection():
             app.schema_manager.apply_schema()
@@ -95,10 +110,11 @@ async def run_worker(app: App, queue: str, run_again: Callable[[Job], None], **o
 
     *options* are Procrastinate's. Raises ``StoreUnreachable`` if the database was away.
     """
-    ids, handles_signals = set[int](), options.pop("install_signal_handlers", True)
+    ids, running, handles_signals = set[int](), WeakSet[Any](), options.pop("install_signal_handlers", True)
 
     async def note_id(run: Callable[[], Awaitable[Any]], context: JobContext, _worker: object) -> Any:
         ids.add(context.job.worker_id or 0)
+        running.add(asyncio.current_task())
         return await run()
 
     options = {
@@ -112,22 +128,48 @@ async def run_worker(app: App, queue: str, run_again: Callable[[Job], None], **o
         "worker_middleware": [note_id],
     }
 
+    is_late = asyncio.Event()
+
+    async def end_waits() -> None:
+        if (seconds := options.get("shutdown_graceful_timeout")) is not None:
+            await asyncio.sleep(seconds + LEAVING)
+            is_late.set()
+            await _abandon(jobs, *running)
+
     def stop() -> None:
         jobs.cancel()
+        helpers.append(asyncio.create_task(end_waits()))
 
     jobs = asyncio.create_task(app.run_worker_async(queues=[queue], **options))
-    heartbeats = asyncio.create_task(_beat(app.job_manager, queue, ids, run_again))
+    helpers = [asyncio.create_task(_beat(app.job_manager, queue, ids, run_again))]
     try:
         with on_stop(stop) if handles_signals else nullcontext():
             await jobs
     except asyncio.CancelledError:
         if (caller := asyncio.current_task()) is None or caller.cancelling():
+            await _abandon(*running)  # if it was told to end twice
             raise
+        if is_late.is_set():
+            await _abandon(*running)
+            raise StoreUnreachable(
+                "the database of the jobs was away as the worker ended; others get its jobs"
+            ) from None
+    except ConnectorException as error:
+        raise StoreUnreachable(f"the database of the jobs does not answer ({_find_reason(error)})") from error
     else:  # it ends as if it was told to
         if options.get("wait", True):
             raise StoreUnreachable("the database of the jobs was away, which ended the worker; start it again")
     finally:
-        heartbeats.cancel()
+        for helper in helpers:
+            helper.cancel()
+
+
+async def _abandon(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel *tasks* until they have ended: at first jobs return to the queue, then they wait no longer for that."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=1.0)
 
 
 async def _beat(jobs: JobManager, queue: str, workers: Collection[int], run_again: Callable[[Job], None]) -> None:
@@ -153,7 +195,7 @@ async def give_back(jobs: JobManager, queue: str, run_again: Callable[[Job], Non
 def shorten_log() -> Iterator[None]:
     """Log in one line, without a traceback, that the database of the jobs failed."""
     with ExitStack() as filters:
-        for logger in map(logging.getLogger, ("procrastinate.worker", "procrastinate.utils", "asyncio")):
+        for logger in map(logging.getLogger, ("procrastinate.worker", "procrastinate.utils", "asyncio", _POOL)):
             logger.addFilter(_shorten)
             filters.callback(logger.removeFilter, _shorten)
         yield
@@ -162,6 +204,13 @@ def shorten_log() -> Iterator[None]:
 def _shorten(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if type(error) is ConnectorException:  # what derives from it is an answer of the database
-        reason = str(error.__cause__ or error).strip().partition("\n")[0]
-        record.msg, record.args, record.exc_info = f"the database of the jobs failed: {reason}", (), None
-    return True
+        if isinstance(error.__cause__, RaiseException):
+            text = "a job has ended that was given to another worker meanwhile"
+        else:
+            text = f"the database of the jobs failed: {_find_reason(error)}"
+        record.msg, record.args, record.exc_info = text, (), None
+    return record.name != _POOL  # each of its attempts to connect
+
+
+def _find_reason(error: ConnectorException) -> str:
+    return str(error.__cause__ or error).strip().partition("\n")[0]

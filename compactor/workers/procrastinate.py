@@ -10,6 +10,7 @@ from typing import Any, Self
 from procrastinate import App, PsycopgConnector, RetryStrategy, SyncPsycopgConnector
 from procrastinate.exceptions import AlreadyEnqueued
 from procrastinate.jobs import Job
+from psycopg import AsyncConnection, Connection
 
 from memory.stores.base import escape, unescape
 from memory.stores.postgres import Postgres
@@ -31,7 +32,8 @@ class ProcrastinateDispatcher:
     """
 
     def __init__(self, url: str, *, max_connections: int = 4) -> None:
-        connector = SyncPsycopgConnector(min_size=0, max_size=max_connections, **jobs_database.connect_to(url))
+        options = jobs_database.connect_to(url, Connection)
+        connector = SyncPsycopgConnector(min_size=0, max_size=max_connections, **options)
         self._app = App(connector=connector).open()
         self._priorities = Priorities()
         self.database = Postgres(url)
@@ -70,8 +72,11 @@ class ProcrastinateDispatcher:
             self.due(session, role, datetime.now(UTC))
 
     def create_tables(self) -> None:
-        """Create Procrastinate's tables unless they exist; its own command migrates older ones."""
-        jobs_database.create_tables(self._app)
+        """Create Procrastinate's tables unless they exist; its own command migrates older ones.
+
+        Raises ``StoreError`` at once if the database is away.
+        """
+        jobs_database.create_tables(self._app, self.database)
 
     def close(self) -> None:
         self._app.close()
@@ -86,7 +91,7 @@ class ProcrastinateDispatcher:
 def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> App:
     """Return a Procrastinate app with the jobs: compact, and sweep every minute."""
     worker.wake_by(dispatcher)
-    app = App(connector=PsycopgConnector(**jobs_database.connect_to(url)))
+    app = App(connector=PsycopgConnector(**jobs_database.connect_to(url, AsyncConnection)))
     threads = DaemonExecutor(1_000)  # Procrastinate runs no more jobs than its concurrency
 
     async def run_in_thread(call: partial[Any]) -> Any:

@@ -56,6 +56,14 @@ _GOING_AWAY = ("57P01", "57P02", "57P03", "57P04", "25P03")
 _READ_ONLY = "25006"
 #: The same, and insufficient_privilege.
 _NOT_ALLOWED = (_READ_ONLY, "42501")
+#: libpq's options: a server that is cut off is given up.
+_TIMEOUTS = {
+    "connect_timeout": 10,
+    "tcp_user_timeout": 25_000,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
 #: serialization_failure, deadlock_detected.
 _CONFLICTS = ("40001", "40P01")
 #: The same, and lock_not_available, query_canceled (by a time-out), too_many_connections.
@@ -135,6 +143,20 @@ class Postgres(Dialect):
 
         return make_conninfo(**self._url.get_dialect()().create_connect_args(self._url)[1])
 
+    @property
+    def timeouts(self) -> dict[str, Any]:
+        """libpq's options that give up a server that is cut off, except those in the URL."""
+        return {name: value for name, value in _TIMEOUTS.items() if name not in self._url.query}
+
+    def make_connection_class(self, base: Any) -> Any:
+        """Return psycopg's class *base* with an ``idle_timeout``: its connections fail after so many seconds of silence
+        from the server.
+
+        TCP notices a dead machine, but not a stopped server, nor a middlebox that accepts everything and forwards
+        nothing. All of psycopg's waiting goes through ``wait``, which resumes several times a second since 3.2.13.
+        """
+        return type(f"IdleTimeout{base.__name__}", (_IdleTimeout, base), {"idle_timeout": self.patience + IDLE_TIMEOUT})
+
     def append(self, connection: Connection, key: str, after: int, follows: str, rows: Iterator[EntryRow]) -> bool:
         page = list(islice(rows, MAX_APPENDED))
         where: dict[str, Any] = {"key": key, "before": after}
@@ -173,18 +195,18 @@ class Postgres(Dialect):
     def _connect(self) -> Any:
         from psycopg import connect  # here: psycopg is an extra
 
-        keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
-        return connect(self.conninfo, autocommit=True, connect_timeout=10, **keepalives)  # type: ignore[arg-type]
+        return connect(self.conninfo, autocommit=True, **self.timeouts)
 
     def create_engine(self) -> Engine:
-        keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
-        timeouts = {"connect_timeout": 10, "tcp_user_timeout": 25_000, **keepalives}
-        defaults = {**timeouts, "client_encoding": "utf8", "application_name": "context-compactor"}
+        defaults = {"client_encoding": "utf8", "application_name": "context-compactor"}
+        others = {name: value for name, value in defaults.items() if name not in self._url.query}
         try:
-            connect = _make_connection_class(self.patience + IDLE_TIMEOUT).connect
+            from psycopg import Connection as DriverConnection  # here: psycopg is an extra
+
+            connect = self.make_connection_class(DriverConnection).connect
             engine = create_engine(
                 self._url,
-                connect_args={name: value for name, value in defaults.items() if name not in self._url.query},
+                connect_args={**self.timeouts, **others},
                 isolation_level="AUTOCOMMIT",
                 hide_parameters=True,
                 pool_timeout=self.patience,
@@ -267,41 +289,38 @@ def _make_append(size: int, follows: bool) -> TextClause:
     return text(statement.format(columns=", ".join(_COLUMNS), rows=", ".join(f"({row})" for row in rows)))
 
 
-def _make_connection_class(seconds: float) -> Any:
-    """Return psycopg's connection with an ``idle_timeout``: it fails after *seconds* of silence from the server.
+class _IdleTimeout:
+    """What ``make_connection_class`` adds to a connection, which may be an asynchronous one."""
 
-    TCP notices a dead machine, but not a stopped server, nor a middlebox that accepts everything and forwards nothing.
-    All of psycopg's waiting goes through ``Connection.wait``, which resumes several times a second since 3.2.13.
-    """
-    from psycopg import Connection, OperationalError  # here: psycopg is an extra
+    idle_timeout: float
+    pgconn: Any
 
-    class Silent(OperationalError):
-        """The server was silent for too long; the statement may have been executed or not."""
+    def wait(self, gen: Generator[Any, Any, Any], *more: Any, **options: Any) -> Any:
+        return super().wait(self._watch(gen), *more, **options)  # type: ignore[misc]
 
-        silent = True
+    def _watch(self, gen: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
+        # The driver resumes the generator without a result several times a second, to let signals through.
+        seconds = self.idle_timeout
+        deadline = time.monotonic() + seconds
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if ready:
+                    deadline = time.monotonic() + seconds
+                elif time.monotonic() > deadline:
+                    self.pgconn.finish()
+                    raise _make_silent(seconds)
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
-    class IdleTimeoutConnection(Connection[Any]):
-        idle_timeout = seconds
 
-        def wait(self, gen: Generator[Any, Any, Result], *more: Any, **options: Any) -> Result:
-            return super().wait(self._watch(gen), *more, **options)
+def _make_silent(seconds: float) -> Exception:
+    """Return the error of a server that was silent for too long; the statement may have been executed or not."""
+    from psycopg import OperationalError as DriverError  # here: psycopg is an extra
 
-        def _watch(self, gen: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
-            # The driver resumes the generator without a result several times a second, to let signals through.
-            seconds = self.idle_timeout
-            deadline = time.monotonic() + seconds
-            try:
-                wanted = next(gen)
-                while True:
-                    ready = yield wanted
-                    if ready:
-                        deadline = time.monotonic() + seconds
-                    elif time.monotonic() > deadline:
-                        self.pgconn.finish()
-                        raise Silent(f"it has said nothing for {seconds:g} s")
-                    wanted = gen.send(ready)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
-
-    return IdleTimeoutConnection
+    error = DriverError(f"it has said nothing for {seconds:g} s")
+    error.silent = True  # type: ignore[attr-defined]
+    return error

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -207,6 +210,138 @@ def test_a_database_that_is_restarted_is_told_of_in_one_line(caplog: pytest.LogC
     assert database.exc_info is None
     for other in others:
         assert (other.getMessage(), bool(other.exc_info)) == ("Side task listener failed", True)
+
+
+def test_what_is_no_failure_of_the_database_is_not_told_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    """A worker that was suspended finds that its jobs are another's; and attempts to connect are told of by the one
+    whom they fail."""
+    with shorten_log():
+        error = ConnectorException()
+        error.__cause__ = psycopg.errors.RaiseException("Job was not found or not in doing status (job id: 3)")
+        logging.getLogger("asyncio").error("Task exception was never retrieved", exc_info=error)
+        logging.getLogger("psycopg.pool").warning("error connecting in %r: %s", "pool-1", "refused\nIs it running?")
+    assert [record.getMessage() for record in caplog.records] == [
+        "a job has ended that was given to another worker meanwhile"
+    ]
+
+
+@pytest.mark.parametrize("what", ["worker", "tables"])
+def test_a_database_that_is_away_at_the_start_is_told_of_at_once(what: str) -> None:
+    """With the reason, and not after a minute."""
+    url = "postgresql+psycopg://postgres:secret@127.0.0.1:1/jobs"
+
+    def begin() -> None:
+        if what == "worker":
+            asyncio.run(work(url, RecordingWorker(), install_signal_handlers=False))  # type: ignore[arg-type]
+        else:
+            with ProcrastinateDispatcher(url) as dispatcher:
+                dispatcher.create_tables()
+
+    with pytest.raises(StoreUnreachable, match=r"'jobs' on 127\.0\.0\.1 does not answer.*refused") as raised:
+        begin()
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped there")
+def test_connections_to_a_server_that_says_nothing_are_given_up(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a store: neither a host nor a worker hangs for ever after a failover, whose old primary may be silent."""
+    monkeypatch.setattr("memory.stores.postgres.IDLE_TIMEOUT", 0.5)
+    worker, url = RecordingWorker(), f"{postgres_url}?timeout=0.1"
+
+    async def run(dispatcher: ProcrastinateDispatcher) -> None:
+        async with asyncio.timeout(SOON):
+            running = asyncio.create_task(work(url, worker, drain_seconds=0.0, install_signal_handlers=False))  # type: ignore[arg-type]
+            await asyncio.to_thread(dispatcher.due, "before", "a")
+            await until(lambda: bool(worker.calls))
+            backends = await asyncio.to_thread(list_backends, postgres_url)
+            try:
+                send(signal.SIGSTOP, backends)
+                await asyncio.to_thread(dispatcher.due, "after", "a")
+                await until(lambda: len(worker.calls) == 2 or running.done())  # it ends if it was asking at that moment
+            finally:
+                send(signal.SIGCONT, backends)
+            running.cancel()
+            with suppress(asyncio.CancelledError, StoreUnreachable):
+                await running
+
+    with ProcrastinateDispatcher(url) as dispatcher:
+        dispatcher.create_tables()
+        asyncio.run(run(dispatcher))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        await asyncio.sleep(0.01)
+
+
+def list_backends(url: str) -> list[int]:
+    """The server's processes that others are connected to."""
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        found = connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return [pid for (pid,) in found]
+
+
+def send(number: int, backends: list[int]) -> None:
+    for pid in backends:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is sent")
+def test_a_worker_whose_database_is_away_ends_when_it_is_told_to(
+    own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for the database: other workers get its jobs in any case."""
+    monkeypatch.setattr("compactor.workers.jobs_database.LEAVING", 0.1)
+    worker = WaitingWorker()
+
+    async def run() -> None:
+        async with asyncio.timeout(SOON):
+            running = asyncio.create_task(work(own_postgres.url(), worker, drain_seconds=0.1))  # type: ignore[arg-type]
+            await until(lambda: bool(worker.calls))
+            await asyncio.to_thread(own_postgres.stop)
+            os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(StoreUnreachable, match="the database of the jobs"):
+                await running
+
+    with ProcrastinateDispatcher(own_postgres.url()) as dispatcher:
+        dispatcher.create_tables()
+        dispatcher.due("s", "a")
+        try:
+            asyncio.run(run())
+        finally:
+            worker.go_on.set()
+
+
+def test_a_worker_that_is_told_twice_to_end_gives_its_jobs_back_at_once(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not leave them to be found by others, nor waits for them."""
+    worker = WaitingWorker()
+
+    async def run() -> None:
+        async with asyncio.timeout(SOON):
+            running = asyncio.create_task(work(postgres_url, worker, install_signal_handlers=False))  # type: ignore[arg-type]
+            await until(lambda: bool(worker.calls))
+            for _ in range(2):
+                running.cancel()
+                await asyncio.sleep(0)
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert (count_jobs(postgres_url, "todo"), count_jobs(postgres_url)) == (1, 1)
+
+    with ProcrastinateDispatcher(postgres_url) as dispatcher:
+        dispatcher.create_tables()
+        dispatcher.due("s", "a")
+        try:
+            asyncio.run(run())
+        finally:
+            worker.go_on.set()
+    assert not [record.getMessage() for record in caplog.records if record.exc_info and "Task" in record.getMessage()]
 
 
 def test_a_worker_whose_database_was_away_has_failed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
