@@ -249,13 +249,14 @@ class JournalWriter:
         self._journal.refresh()
         return any((one.base, one.digest) == (answer.base, answer.digest) for one in self._journal.read().prepared)
 
-    def lease(self, *, renews: bool = False) -> float:
+    def lease(self, *, renews: bool = False, first: bool = False) -> float:
         """Take the lease, renew it until ``release``, and return 0.0; or return the seconds until another's expires. If
         the journal cannot say, it is ours: it only saves money. *renews*: it was ours, and stays so unless it was given
-        back meanwhile."""
+        back meanwhile. *first*: nothing was paid for yet; with ``patience``, the store's errors are raised then, for
+        who has it alone would lose the answer."""
         wait, is_ours = 0.0, renews
         due_at = self._renew_at if renews else self._clock.monotonic()
-        with self._guard("lease"):
+        with self._guard("lease", raises=first and self.patience > 0):
             wait = self._journal.lease(LEASE_SECONDS + 2 * self._late)
             is_ours = not wait > 0
         now = self._clock.monotonic()
@@ -325,12 +326,15 @@ class JournalWriter:
                     )
 
     @contextmanager
-    def _guard(self, what: Literal["answer", "lease", "event"]) -> Iterator[None]:
-        """Let nothing that goes wrong in here stop the caller; tell of it once for as long as it stays the same."""
+    def _guard(self, what: Literal["answer", "lease", "event"], *, raises: bool = False) -> Iterator[None]:
+        """Let nothing that goes wrong in here stop the caller, but errors of the store if it *raises*; tell of it once
+        for as long as it stays the same."""
         error = ""
         try:
             yield
-        except Exception as raised:  # noqa: BLE001  (a host's journal may raise anything)
+        except Exception as raised:
+            if raises and isinstance(raised, StoreError):
+                raise
             error = type(raised).__name__
         with self._lock:
             before, self._failing[what] = self._failing.get(what, ""), error

@@ -389,7 +389,7 @@ class Work:
             return
         if run.permit is not None:
             run.permit.reserve(request, self.count)
-        wait = journal.lease()
+        wait = journal.lease(first=not run.leased)
         if wait > 0:
             raise LeasedElsewhere(wait)
         if not run.leased:

@@ -22,7 +22,7 @@ from ..background import ContextCompactor, Options
 from ..config import CompactorConfig, Settings
 from ..cost.limits import Limits
 from ..cycle import load_strategies
-from ..events import EventHooks, EventLog, Failed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
+from ..events import EventHooks, EventLog, Failed, PersistFailed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
 from ..health import find_failures
 from ..summarizers import as_summarizer
 from ..summarizers.configured import find_summarizer
@@ -123,10 +123,11 @@ def _run_cycle(
     failures: int,
 ) -> Outcome:
     clock = options.get("clock") or SYSTEM_CLOCK
-    memory, jobs, outcomes = Memory(session, store=store, clock=clock.now), _JobQueue(), _OutcomeRecorder()
+    memory, jobs = Memory(session, store=store, clock=clock.now), _JobQueue()
+    outcomes = _OutcomeRecorder(config.backoff_max)
     options["executor"] = jobs
     compactor = ContextCompactor.for_role(memory, role, config, summarizer, **options)
-    compactor.on_event(outcomes.record, (Failed, Prepared, Reduced, Rejected, Skipped, Stopped))
+    compactor.on_event(outcomes.record, (Failed, PersistFailed, Prepared, Reduced, Rejected, Skipped, Stopped))
     compactor.remember_failures(failures)
     compactor.wait_for_store(PATIENCE)
     before = compactor.get_compaction()
@@ -266,16 +267,21 @@ class _JobQueue(Executor):
 class _OutcomeRecorder:
     """Collects the outcome from a compactor's events."""
 
-    def __init__(self) -> None:
+    def __init__(self, backoff_max: float) -> None:
+        self._backoff_max = backoff_max
+        self._has_paid = self._is_unnoted = False
         self._spent, self._rejected, self._reason = 0.0, 0.0, ""
         self._retry_in: float | None = None
         self._is_shortened = False
 
     def record(self, event: Event) -> None:
         match event:
+            case PersistFailed(what="event"):
+                self._is_unnoted = True
             case Prepared(reused=False, price=price):  # includes earlier attempts
-                self._spent, self._rejected = self._spent + (price or 0.0), 0.0
+                self._spent, self._rejected, self._has_paid = self._spent + (price or 0.0), 0.0, True
             case Rejected(usage=usage, model=model):
+                self._has_paid = True
                 if usage and model:
                     from ..models import compute_price  # here: a new worker need not wait for the prices
 
@@ -294,6 +300,8 @@ class _OutcomeRecorder:
         spent = self._spent + self._rejected
         if published is not None:  # a later event, such as a failure, still sets the retry time
             return Outcome(published, "", self._retry_in, spent)
+        if self._is_unnoted and self._retry_in is not None:  # the next run does not find this failure in the log
+            self._retry_in = max(self._retry_in, self._backoff_max if self._has_paid else STORE_RETRY)
         has_nothing_left = self._reason in ("", Skip.BELOW_TRIGGER)
         reason = SHORTENED if self._is_shortened and has_nothing_left else self._reason
         return Outcome(None, str(reason), self._retry_in, spent)

@@ -28,7 +28,7 @@ from compactor import (
 )
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.workers import Outcome, Worker, run_due, sweep
-from memory import InMemoryStore, Memory, Store, StoreUnreachable, open_store
+from memory import InMemoryStore, Memory, Store, StoreFull, StoreUnreachable, open_store
 
 RULE = Settings(CONFIG)
 #: The name of the lease that its compactor holds, and how long that lasts.
@@ -86,6 +86,31 @@ def test_an_answer_that_arrives_while_the_store_is_away_is_not_asked_for_again(
     assert outcome.published is not None
     assert not faults
     assert len(asked.requests) == 1
+
+
+def test_no_model_is_asked_while_the_store_takes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer would be lost, and paid for again each second."""
+    write(store, 10)
+    asked = ScriptedSummarizer()
+    with monkeypatch.context() as patched:
+        for name in ("append", "lease"):
+            patched.setattr(store, name, refuse)
+        outcome = run_due(store, "s", ROLE, settings=RULE, summarizer=asked)
+    assert (outcome.published, outcome.reason, outcome.retry_in, asked.requests) == (None, "failed", 3.0, [])
+    assert run_due(store, "s", ROLE, settings=RULE, summarizer=asked).published is not None
+
+
+def test_a_failure_that_is_not_in_the_log_is_retried_late(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk that still takes leases: the next run does not know how often it failed, nor has its answer."""
+    write(store, 10)
+    asked = ScriptedSummarizer()
+    monkeypatch.setattr(store, "append", refuse)
+    outcome = run_due(store, "s", ROLE, settings=RULE, summarizer=asked)
+    assert (outcome.reason, outcome.retry_in, len(asked.requests)) == ("failed", CONFIG.backoff_max, 1)
+
+
+def refuse(*_arguments: object, **_options: object) -> None:
+    raise StoreFull("there is no room left; free some")
 
 
 def test_what_is_due_is_compacted_on_this_thread(store: Store) -> None:
