@@ -119,6 +119,7 @@ def test_compact_now_gives_up_in_time_and_the_run_goes_on() -> None:
         assert not compactor._runner._waiters
         assert summarizer.started.wait(SOON)
         waiting = in_thread(lambda: compactor.compact_now(SOON))
+        wait_until(lambda: bool(compactor._runner._waiters))
     assert waiting() is not None
     assert len(summarizer.requests) == 1
 
