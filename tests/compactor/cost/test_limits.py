@@ -770,7 +770,7 @@ def test_the_turn_of_one_that_does_not_run_and_that_nobody_waits_for_is_given_ba
     one, two = scene.compactors
 
     def meanwhile() -> None:
-        waiting = in_thread(lambda: two.compact_now(0.2))
+        waiting = in_thread(lambda: two.compact_now(1.0))  # by then it has found no room
         scene.executors[1].run_coming()
         with pytest.raises(LimitReached, match="until a call has ended"):
             waiting()
