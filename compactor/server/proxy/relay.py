@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import httpx
+import structlog
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -147,12 +148,8 @@ class RelayedResponse(Response):
             )
             return
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            close = scope.get("extensions", {}).get("compactor.close")
-            if close is not None and isinstance(error, _BROKEN):
-                close()
-                if self._is_read is not None:
-                    self._is_read.set()
-                await asyncio.Event().wait()  # cancelled as soon as the client is gone
+            if isinstance(error, _BROKEN):
+                await self._close(scope)
             await self._make_error(502, "The endpoint could not be reached, or has not answered.")(scope, receive, send)
             return
         try:
@@ -168,13 +165,24 @@ class RelayedResponse(Response):
                 last = chunk[end:]
                 if self._log is not None:
                     self._log.start()
-        except (httpx.HTTPError, httpx.StreamError):
-            return  # no final chunk: the server breaks the connection, as the endpoint did
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            log = structlog.get_logger("compactor")
+            log.warning("proxy.answer_broke_off", path=scope["path"], error=type(error).__name__)
+            await self._close(scope)
+            return  # no final chunk: any other server breaks the connection, and logs an error
         finally:
             await answer.aclose()
         if self._log is not None:
             await self._log.wait()
         await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def _close(self, scope: Scope) -> None:
+        """Close the client's connection, as the endpoint did. Returns only if the server cannot do that."""
+        if (close := scope.get("extensions", {}).get("compactor.close")) is not None:
+            close()
+            if self._is_read is not None:
+                self._is_read.set()
+            await asyncio.Event().wait()  # cancelled as soon as the client is gone
 
 
 async def _wait_for_disconnect(receive: Receive, is_read: asyncio.Event | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -110,6 +111,22 @@ def test_what_an_endpoint_does_wrong_looks_as_it_would_without_us() -> None:
         for fault, answer in FAULTS.items():
             model.always(answer)
             assert observe(f"{url}/v1") == observe(model.base_url), fault
+
+
+@pytest.mark.parametrize("kind", ["stream", "body"])
+def test_an_answer_that_breaks_off_is_logged_once_without_its_words(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the proxy, which knows why, and not as a fault of its own by the server around it."""
+    answer = {"stream": chunks(b"data: secret\n\n"), "body": drop_midway()}[kind]
+    with ModelServer("") as model, proxy(model) as (url, _), structlog.testing.capture_logs() as logs:
+        logging.getLogger("uvicorn.error").setLevel("INFO")
+        model.always(answer)
+        assert observe(f"{url}/v1")[0] == 200
+    told = [one for one in logs if one["event"] == "proxy.answer_broke_off"]
+    assert [(one["path"], one["error"]) for one in told] == [("/v1/chat/completions", "RemoteProtocolError")]
+    assert "secret" not in str(logs)
+    assert "without completing" not in caplog.text
 
 
 def test_an_endpoint_that_hangs_in_a_stream_is_waited_for_as_long_as_the_client_waits() -> None:
