@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from celery import Celery
 from celery.bootsteps import StartStopStep
-from celery.signals import task_received
+from celery.signals import task_received, worker_shutting_down
 from celery.worker.consumer import Consumer, Tasks
 from celery.worker.request import Request
 from kombu.connection import Connection
@@ -76,6 +76,19 @@ def make_level(app: Celery, priority: int) -> int:
     below_first = min(FIRST - priority, MAX_PRIORITY)
     is_redis = "priority_steps" in app.conf.broker_transport_options  # 0 is its highest
     return below_first if is_redis else MAX_PRIORITY - below_first
+
+
+def run_worker(controller: Any, name: str) -> None:
+    """Run Celery's worker *controller* of that *name* until a signal. Raises ``RuntimeError`` if it failed."""
+    told = threading.Event()  # for SIGINT, Celery sets the exit code of an error
+
+    def note_signal(**_about: Any) -> None:
+        told.set()
+
+    worker_shutting_down.connect(note_signal, sender=name)
+    controller.start()
+    if controller.exitcode and not told.is_set():
+        raise RuntimeError("Celery's worker has ended with an error, which it has logged")
 
 
 class Repeated(StartStopStep):  # type: ignore[misc]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery import Celery
-from celery.signals import worker_shutting_down
 
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
 
-from .brokers import Repeated, make_level, set_up
+from .brokers import Repeated, make_level, run_worker, set_up
 from .due import BACKING_OFF, STORE_RETRIES, STORE_RETRY, Worker, run_job
 from .priority import FIRST, Priorities
 
@@ -114,12 +112,4 @@ def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -
     name = f"compactor-{os.getpid()}@{socket.gethostname()}"
     options = {"without_mingle": True, "without_gossip": True, **options}  # workers need not know of each other
     controller = app.Worker(hostname=name, pool="threads", concurrency=concurrency, queues=[QUEUE], **options)
-    told = threading.Event()  # by a signal: for SIGINT, Celery sets the code of an error
-
-    def note_signal(**_about: Any) -> None:
-        told.set()
-
-    worker_shutting_down.connect(note_signal, sender=name)
-    controller.start()
-    if controller.exitcode and not told.is_set():
-        raise RuntimeError("Celery's worker has ended with an error, which it has logged")
+    run_worker(controller, name)

@@ -32,9 +32,8 @@ class ProcrastinateDispatcher:
     """
 
     def __init__(self, url: str, *, max_connections: int = 4) -> None:
-        options = jobs_database.connect_to(url, Connection)
-        connector = SyncPsycopgConnector(min_size=0, max_size=max_connections, **options)
-        self._app = App(connector=connector).open()
+        place = jobs_database.connect_to(url, Connection)
+        self._app = App(connector=SyncPsycopgConnector(min_size=0, max_size=max_connections, **place)).open()
         self._priorities = Priorities()
         self.database = Postgres(url)
         self._appends = jobs_database.AppendTransactions()
@@ -72,10 +71,7 @@ class ProcrastinateDispatcher:
             self.due(session, role, datetime.now(UTC))
 
     def create_tables(self) -> None:
-        """Create Procrastinate's tables unless they exist; its own command migrates older ones.
-
-        Raises ``StoreError`` at once if the database is away.
-        """
+        """Create its tables unless they exist; Procrastinate's command migrates older ones. Raises ``StoreError``."""
         jobs_database.create_tables(self._app, self.database)
 
     def close(self) -> None:
