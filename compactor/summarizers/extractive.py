@@ -2,7 +2,7 @@
 
 A line is a clause of the user's messages, or a sentence, field or record of any other text. The summary prints each
 user message as one item: the chosen clauses in order, with a mark at each gap (``statements``). It rewords nothing, but
-drops introductory phrases of the user ("I'm trying to", "could you please"; ``padding.yaml``).
+drops greetings and introductory phrases of the user ("I'm trying to", "could you please"; ``padding.yaml``).
 
 How a line is chosen:
 

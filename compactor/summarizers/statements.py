@@ -17,6 +17,7 @@ from memory.values import ValueObject
 
 from ..prompt.groups import is_summary
 from .actions import ARROW, name_words
+from .answers import is_greeting
 from .content import CJK, UNSPACED, is_code, load_table
 from .cues import is_prohibition, rate_instruction
 from .results import find_field_lines, find_structures, flatten
@@ -202,6 +203,8 @@ def _read_user(message: str, make: Callable[..., Statement], question: str = "")
     if not found:  # a thumbs-up is an answer
         signs = _clean(message[:MAX_WORD]).replace("\ufffd", "")
         found = [(signs, False, False)] if any(unicodedata.category(sign) == "So" for sign in signs) else []
+    # Skip greetings and thanks, unless that is all.
+    found = [one for one in found if not is_greeting(one[0])] or found
     # Skip code: a summary has no room for a usable amount of it. Keep its messages and comments in words.
     found = [one for one in found if not (is_code(one[0]) or (one[2] and not _WORDED.search(one[0])))] or found
     place = 0

@@ -1026,3 +1026,13 @@ def test_a_hosts_count_may_wait_for_another_extract() -> None:
         return count_tokens(text)
 
     assert "fence" in ExtractiveSummarizer(count=count)(request).text
+
+
+def test_a_greeting_before_what_is_said_is_left_out() -> None:
+    """It would stand first, as what matters most does; a message that is nothing else is kept where there is room."""
+    asked = "Hello. The lamp of customer XK-77 is in box 12. Thank you!"
+    summary = summarise([said(asked, "Noted."), *chatter(3, seed=2)], target=400)
+    assert "The lamp of customer XK-77 is in box 12." in summary
+    assert "Hello" not in summary
+    assert "Thank" not in summary
+    assert "Hello" in summarise([said("Hello.")])
