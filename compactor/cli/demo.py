@@ -28,6 +28,8 @@ _RATE = 12
 _PAUSES = 5
 WITHOUT, WITH = "without", "with context-compactor"
 _STYLES = {WITHOUT: "red", WITH: "green"}
+#: Narrower screens have shorter labels.
+_FULL_WIDTH = 80
 _SENTENCE_MARKS = {"came in": ("+", "green"), "stayed": (" ", "default"), "dropped": ("-", "red")}
 #: Lines of the screen beside both panels' texts, the plot and the notes below.
 _FRAME = 10
@@ -36,11 +38,17 @@ _MIN_ROWS = 3
 
 def play_on_screen(demo: Demo, count: int, pace: float, console: Console, interrupts: Interrupts) -> None:
     """Play *count* rounds of about *pace* seconds each, on a screen of its own that redraws itself."""
+    next_frame = 0.0
     with Live(console=console, auto_refresh=False, screen=True) as screen:
 
         def draw() -> None:
+            nonlocal next_frame
             interrupts.check()
+            if (began := time.monotonic()) < next_frame:
+                return
             screen.update(draw_screen(demo, count, console, console.height), refresh=True)
+            # A slow terminal takes half of the time at most, or the demo would last for minutes.
+            next_frame = max(began + 1 / _RATE, 2 * time.monotonic() - began)
 
         def pause() -> None:
             until = time.monotonic() + pace / _PAUSES
@@ -100,7 +108,7 @@ def draw_screen(demo: Demo, count: int, console: Console, height: int) -> Group:
         Columns([_draw_side(demo, name, width // 2, spare - plot) for name in _STYLES], padding=0),
     ]
     sides = zip(_STYLES.items(), _choose_focus(demo), strict=True)
-    series = [(name, style, [*agent.longest]) for (name, style), agent in sides]
+    series = [(_shorten_name(name, width), style, [*agent.longest]) for (name, style), agent in sides]
     what = f"longest prompt in tokens, rounds 1-{count}"
     ascii_only = console.options.ascii_only
     lines += draw_plot(what, (series[0], series[1]), count, width, plot, ascii_only=ascii_only)
@@ -111,6 +119,10 @@ def _choose_focus(demo: Demo) -> tuple[Agent, Agent]:
     """Return both sides' agent whose prompts are shown."""
     role = demo.scenario.focus
     return demo.baseline.agents[role], demo.agents[role]
+
+
+def _shorten_name(name: str, width: int) -> str:
+    return name if width >= _FULL_WIDTH else name.partition(" ")[0]
 
 
 def _clip(text: str, style: str) -> Text:
@@ -129,14 +141,17 @@ def _wrap(sentences: Sequence[str], width: int, console: Console, max_lines: int
 def _draw_side(demo: Demo, name: str, width: int, rows: int) -> Panel:
     agent = dict(zip(_STYLES, _choose_focus(demo), strict=True))[name]
     blocked_since = demo.baseline.blocked_since if name == WITHOUT else None
-    title, style = f"{name}: sends", _STYLES[name]
+    answer = demo.answers.get("with" if name == WITH else "without")
+    compacts = name == WITH and agent.compactor.status().state is State.COMPACTING
+    style, name = _STYLES[name], _shorten_name(name, 2 * width)
+    title = f"{name}: sends"
     if blocked_since is not None:
         title, style = f"{name}: STOPPED for {time.perf_counter() - blocked_since:.1f} s", "bold reverse red"
-    elif name == WITH and agent.compactor.status().state is State.COMPACTING:
+    elif compacts:
         title = f"{name}: compacts"  # and sends
     tokens = sum(tokens for _, tokens in agent.prompt)
     lines = list(_list_prompt(agent, rows, width - 4))
-    if answer := demo.answers.get("with" if name == WITH else "without"):
+    if answer:
         text = answer["answer"] or "not in its prompt"
         lines[rows - 1 :] = [Text(f"answers: {text}", style="bold")]
     return Panel(
@@ -204,31 +219,40 @@ def _make_score_table(demo: Demo, width: int) -> Table:
     bills = [demo.baseline.bill.dollars, demo.bill.dollars]
     number = sum(one["prompts"] for one in figures[1])
     waits = [demo.baseline.clock.longest_turn, demo.clock.longest_turn]
+    is_full = width >= _FULL_WIDTH
+    less, shares = (" less", (25, 22, 22, 8)) if is_full else ("", (30, 20, 20, 6))
+    has_waited = any(agent.compaction for agent in demo.baseline.agents.values())
+    waited = _describe_saving(waits, less) if has_waited else ""  # else the difference is chance
     rows = [
-        (f"tokens of {render_quantity(number, 'prompt')}", *(f"{one:,}" for one in sent), _describe_saving(sent)),
-        (f"cost ({demo.model})", *(f"${one:.4f}" for one in bills), _describe_saving(bills)),
-        ("longest wait in a turn", *(f"{1000 * one:,.0f} ms" for one in waits), _describe_saving(waits)),
+        (f"tokens of {render_quantity(number, 'prompt')}", *(f"{one:,}" for one in sent), _describe_saving(sent, less)),
+        (f"cost ({demo.model})", *(f"${one:.4f}" for one in bills), _describe_saving(bills, less)),
+        ("longest wait in a turn", *(f"{1000 * one:,.0f} ms" for one in waits), waited),
     ]
     if demo.answers:
-        rows.append(("what round 2 said", *map(_grade, demo.answers.values()), ""))
+        grades = (_grade(answer, is_full=is_full) for answer in demo.answers.values())
+        rows.append(("what round 2 said", *grades, ""))
     who = "both agents" if len(demo.agents) > 1 else demo.scenario.focus
     table = Table.grid(padding=(0, 1))
-    for index, share in enumerate((25, 22, 22, 8)):
+    for index, share in enumerate(shares):
         table.add_column(justify="right" if index else "left", width=min(share, max(4, share * width // 80)))
-    for row in ((who, Text(WITHOUT, "bold red"), Text(WITH, "bold green"), ""), *rows):
+    heads = [Text(_shorten_name(name, width), f"bold {style}") for name, style in _STYLES.items()]
+    for row in ((who, *heads, "" if is_full else "less"), *rows):
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     for column in table.columns:
         column.no_wrap, column.overflow = True, "crop"
     return table
 
 
-def _describe_saving(pair: Sequence[float]) -> str:
+def _describe_saving(pair: Sequence[float], less: str) -> str:
     without, with_ = pair
-    return f"{render_percent(with_, without)} less" if without > with_ else ""
+    return f"{render_percent(with_, without)}{less}" if without > with_ else ""
 
 
-def _grade(answer: Mapping[str, Any]) -> str:
-    return f"{'right' if answer['right'] else 'wrong'}, {answer['source']}" if answer["answer"] else "no answer"
+def _grade(answer: Mapping[str, Any], *, is_full: bool) -> str:
+    if not answer["answer"]:
+        return "no answer"
+    grade = "right" if answer["right"] else "wrong"
+    return f"{grade}, {answer['source']}" if is_full else grade
 
 
 def _explain(demo: Demo) -> list[str]:

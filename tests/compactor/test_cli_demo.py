@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ from compactor import (
     compose,
     count_tokens,
 )
-from compactor.cli.demo import draw_screen
+from compactor.cli.demo import draw_screen, play_on_screen
 from compactor.cli.plot import draw_plot
 from compactor.cli.savings import StatsCollector
 from compactor.cli.scenario import BUDGET, SALES_FORECAST, Demo, load_script
@@ -283,6 +284,52 @@ def test_the_screen_fits_every_terminal(shown: Demo, width: int, height: int) ->
         text = "\n".join(lines)
         for part in ("without", "with context-compactor", "cost (gpt-4.1-mini)", "in its summary", "summary 1-"):
             assert part in text
+
+
+def test_a_narrow_screen_has_labels_that_fit_it(shown: Demo) -> None:
+    text = picture(shown, 60, 15)
+    for part in (
+        " without  ██ with  longest",
+        "tokens of ",
+        " prompts ",
+        "longest wait in a turn ",
+        "what round 2 said",
+    ):
+        assert part in text
+    assert re.search(r"cost \(gpt-4\.1-mini\) +\$[\d.]+ +\$[\d.]+ +\d+%", text)
+    assert re.search(r"what round 2 said +right +right *$", text, re.MULTILINE)
+
+
+def test_waits_are_compared_once_a_turn_has_waited_for_a_summary(shown: Demo) -> None:
+    """Before, they differ by milliseconds of chance."""
+    assert re.search("longest wait in a turn.* less", picture(shown, 80, 24))
+    with Demo(SALES_FORECAST, latency=0.0) as demo:
+        demo.play(3)
+        demo.baseline.clock.turns.append(1.0)
+        assert re.search("longest wait in a turn +1,000 ms +[0-9,]+ ms *$", picture(demo, 80, 24), re.MULTILINE)
+
+
+def test_drawing_leaves_time_for_the_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame on a slow terminal lasts longer than a pause: the demo takes twice its time at most, not for minutes."""
+    now = drawn = 0.0
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def draw_slowly(*_arguments: Any) -> str:
+        nonlocal drawn
+        wait(0.5)
+        drawn += 0.5
+        return "a frame"
+
+    monkeypatch.setattr("compactor.cli.demo.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("compactor.cli.demo.draw_screen", draw_slowly)
+    interrupts: Any = SimpleNamespace(check=lambda: None, sleep=wait)
+    console = Console(file=io.StringIO(), force_terminal=True)
+    with Demo(SALES_FORECAST, latency=0.0) as demo:
+        play_on_screen(demo, 10, 0.3, console, interrupts)
+    assert 0 < drawn <= now / 2 + 0.5
 
 
 def test_the_summary_is_shown_as_it_grows(shown: Demo) -> None:
