@@ -5,21 +5,17 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Iterator
-from contextlib import closing
-from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
+from actors import BY_ANSWER, ONE, Actor, Jobs, Model, Scene, answering
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from scene import CONFIG, PRICES, ROLE, add_round, end_of, memory_of, of_kind, on_command
+from scene import CONFIG, ROLE, end_of, memory_of, of_kind, on_command
 
 from compactor import (
-    CompactorConfig,
     ConfigError,
     ContextCompactor,
     InMemoryStore,
@@ -28,121 +24,21 @@ from compactor import (
     LimitsStatus,
     OpenAISummarizer,
     Sessions,
-    Settings,
     SharedLimits,
     Skip,
     Skipped,
     SpendExceeded,
     State,
     SummarizerError,
-    Summary,
     SummaryRequest,
-    open_store,
 )
 from compactor.cost import Prices, shared_limits
-from compactor.cost.admission import GRANT_SECONDS, SAFETY_SECONDS
-from compactor.cost.shared_limits import SharedPermit, SharedTicket, find_provider
+from compactor.cost.admission import GRANT_SECONDS
+from compactor.cost.shared_limits import find_provider
 from compactor.journal import LEASE_SECONDS, RENEW_SECONDS
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.workers import Outcome, Worker, run_due
-from memory import Memory, Store, StoreDamaged, StoreUnreachable
-from memory.events import Event
+from memory import StoreUnreachable
 from memory.stores import join_name
-
-ONE = [Limit(max_concurrency=1)]
-#: A dollar for each token of an answer.
-BY_ANSWER = Prices(summarizer_input=0.0, summarizer_output=1.0, per_token=1.0)
-
-
-def answering(tokens: int, read: int = 0) -> Summary:
-    return Summary(PRICES, {"input_tokens": read, "output_tokens": tokens})
-
-
-class Model:
-    """Says where it is, and answers as it is told."""
-
-    def __init__(self, endpoint: str = "", model: str = "") -> None:
-        self.endpoint, self.model = endpoint, model
-        self.answer: Any = answering(10)
-
-    def __call__(self, _request: SummaryRequest) -> Any:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
-class Actor:
-    """Stands for a compactor in a process: asks, waits, is woken."""
-
-    def __init__(self, limits: SharedLimits, session: str = "s", model: Model | None = None) -> None:
-        self.model = model if model is not None else Model()
-        self.ticket: SharedTicket = limits.make_ticket(self.model, self._call)
-        self.session = session
-        self.woken = 0
-        self.gone = False
-        self.permit: SharedPermit | None = None
-
-    def _call(self) -> bool:
-        self.woken += 1
-        return not self.gone
-
-    def ask(self, tokens: int = 10) -> LimitReached | None:
-        """Begin a cycle that asks; return what stands against it."""
-        if isinstance(clock := self.ticket.limits._clock, FakeClock):
-            clock.advance(1e-6)  # whoever comes later is later
-        if self.permit is None:
-            self.permit = self.ticket.take_permit(self.session, ROLE)
-        try:
-            self.permit.reserve(SummaryRequest(target_tokens=tokens), len)
-        except LimitReached as limit:
-            self.permit.release()
-            self.permit = None
-            self.ticket.wait(limit)
-            return limit
-        return None
-
-    def queue(self, tokens: int = 10) -> LimitReached:
-        """Begin a cycle that may not ask; return what stands against it."""
-        refused = self.ask(tokens)
-        assert refused is not None
-        return refused
-
-    def end(self, answer: Any = None) -> None:
-        """Make the call, and end the cycle."""
-        assert self.permit is not None
-        permit, self.permit = self.permit, None
-        if answer is not None:
-            self.model.answer = answer
-        try:
-            permit.ask(self.model, SummaryRequest())
-        except SummarizerError:
-            pass
-        permit.release()
-
-
-class Jobs:
-    """A dispatcher that keeps what it was asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
-
-    def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
-        assert not_before is not None, "room is there now"
-        self.asked.append((session, role))
-
-
-class Scene:
-    """Limits on a store whose time a test decides."""
-
-    def __init__(self, limits: list[Limit], **more: Any) -> None:
-        self.clock = FakeClock()
-        self.store: Store = InMemoryStore(self.clock.monotonic)
-        self._limits, self._more = limits, more
-        self.limits = self.process()
-
-    def process(self, **more: Any) -> SharedLimits:
-        """Return the limits as another process has them."""
-        return SharedLimits(self.store, self._limits, clock=self.clock, **{**self._more, **more})
 
 
 class Failing(InMemoryStore):
@@ -873,176 +769,6 @@ def test_sessions_show_what_all_processes_use() -> None:
     with Sessions(store=scene.store, limits=scene.limits, clock=scene.clock) as sessions:
         assert Actor(scene.limits).ask() is None
         assert sessions.status().limits == LimitsStatus(1, 0, 0.0, 0.0)
-
-
-# -- workers -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    url = "memory://"
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'log.db'}"
-    elif request.param == "postgres":
-        url = request.getfixturevalue("postgres_url")
-    with closing(open_store(url)) as opened:
-        yield opened
-
-
-def write(store: Store, name: str) -> None:
-    memory = Memory(name, store=store)
-    for _ in range(10):
-        add_round(memory)
-
-
-def test_a_job_that_may_not_ask_ends_and_comes_again_when_there_is_room(store: Store) -> None:
-    """It holds no worker; whichever process runs it then takes the permit that waits for it."""
-    jobs, held = Jobs(), Actor(SharedLimits(store, ONE), "t")
-    workers = [
-        Worker(
-            store=store,
-            roles=(ROLE,),
-            settings=Settings(CONFIG),
-            summarizer=ScriptedSummarizer(),
-            options={"limits": SharedLimits(store, ONE)},
-        )
-        for _ in range(2)
-    ]
-    for worker in workers:
-        worker.wake_by(jobs)
-    for name in ("s", "u"):
-        write(store, name)
-    held.ticket.limits.wake_by(jobs)
-    assert held.ask() is None
-    outcomes = [workers[0].run(name, ROLE) for name in ("s", "u", "s")]
-    assert [outcome.reason for outcome in outcomes] == [Skip.LIMITED] * 3
-    waits = [outcome.retry_in for outcome in outcomes]
-    assert waits == [SAFETY_SECONDS, SAFETY_SECONDS + 1, SAFETY_SECONDS]
-    assert held.ticket.limits.status().queued == 2
-    held.end()
-    assert {*jobs.asked} == {("s", ROLE)}
-    assert workers[1].run("u", ROLE).reason == Skip.LIMITED, "it is not its turn"
-    published = workers[1].run("s", ROLE).published
-    assert published is not None
-    assert published.end_index == 7
-    assert [*dict.fromkeys(jobs.asked)] == [("s", ROLE), ("u", ROLE)]
-    assert workers[0].run("u", ROLE).published is not None
-    assert held.ticket.limits.status() == LimitsStatus(0, 0, 0.0, 0.0)
-
-
-def run_job(store: Store, limits: SharedLimits, session: str, threshold: int = 7, **more: Any) -> Outcome:
-    settings = Settings(CompactorConfig(threshold=threshold, retain_recent=3))
-    return run_due(store, session, ROLE, settings=settings, summarizer=ScriptedSummarizer(), limits=limits, **more)
-
-
-def test_a_job_is_refused_before_its_session_is_opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has many jobs is not to use up the workers' time. The hooks hear of it all the same."""
-    limits = SharedLimits(store, ONE, dispatcher=Jobs())
-    write(store, "s")
-    assert Actor(limits, "t").ask() is None
-    told = list[Event]()
-    with monkeypatch.context() as patch:
-        patch.setattr("compactor.workers.due.Memory", lambda *_, **__: pytest.fail("it was opened"))
-        outcome = run_job(store, limits, "s", on_event=told.append)
-    assert (outcome.reason, outcome.retry_in) == (Skip.LIMITED, SAFETY_SECONDS)
-    (skipped,) = told
-    assert isinstance(skipped, Skipped)
-    assert (skipped.session, skipped.role, skipped.reason) == ("s", ROLE, Skip.LIMITED)
-
-
-@pytest.mark.parametrize("why", ["nothing is due", "it backs off"])
-def test_a_job_that_was_woken_and_needs_no_model_gives_its_permit_back(store: Store, why: str) -> None:
-    """At once: the next one need not wait until it is not taken in time."""
-    limits = SharedLimits(store, ONE, dispatcher=(jobs := Jobs()))
-    held = Actor(limits, "t")
-    assert held.ask() is None
-    for name in ("s", "u"):
-        write(store, name)
-        assert run_job(store, limits, name).reason == Skip.LIMITED
-    if why == "it backs off":  # since another process, without these limits, was refused
-        run_due(store, "s", ROLE, settings=Settings(CONFIG), summarizer=ScriptedSummarizer([ConnectionError("no")]))
-    held.end()
-    assert [*dict.fromkeys(session for session, _ in jobs.asked)] == ["s"]
-    outcome = run_job(store, limits, "s", threshold=100)
-    assert outcome.reason == ("backing_off" if why == "it backs off" else Skip.BELOW_TRIGGER)
-    assert [*dict.fromkeys(session for session, _ in jobs.asked)] == ["s", "u"]
-
-
-def test_a_job_that_was_woken_and_raises_gives_its_permit_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = SharedLimits(store, ONE, dispatcher=(jobs := Jobs()))
-    held = Actor(limits, "t")
-    assert held.ask() is None
-    for name in ("damaged", "u"):
-        write(store, name)
-        assert run_job(store, limits, name).reason == Skip.LIMITED
-    held.end()
-
-    def refuse(*_args: object, **_options: object) -> Memory:
-        raise StoreDamaged("the log cannot be read")
-
-    monkeypatch.setattr("compactor.workers.due.Memory", refuse)
-    with pytest.raises(StoreDamaged):
-        run_job(store, limits, "damaged")
-    assert [*dict.fromkeys(session for session, _ in jobs.asked)] == ["damaged", "u"]
-
-
-def test_a_queued_job_that_is_no_longer_due_leaves_the_queue(store: Store) -> None:
-    """Where a call is free and only tokens lack, it runs; what it does not need is not kept for it."""
-    limits = SharedLimits(store, [Limit(max_tokens_per_minute=2_000)], dispatcher=Jobs())
-    settings = Settings(CompactorConfig(threshold=7, retain_recent=3))
-    for session in ("a", "s"):
-        write(store, session)
-
-    def summarize(_request: SummaryRequest) -> Summary:
-        return answering(10, read=1_900)
-
-    assert run_due(store, "a", ROLE, settings=settings, summarizer=summarize, limits=limits).published is not None
-    assert run_due(store, "s", ROLE, settings=settings, summarizer=summarize, limits=limits).reason == Skip.LIMITED
-    assert limits.status().queued == 1
-    undue = Settings(CompactorConfig(threshold=100, retain_recent=3))
-    outcome = run_due(store, "s", ROLE, settings=undue, summarizer=summarize, limits=limits)
-    assert outcome.reason == Skip.BELOW_TRIGGER
-    assert limits.status().queued == 0
-
-
-def test_a_job_without_a_model_waits_for_no_permit(store: Store) -> None:
-    limits = SharedLimits(store, ONE, dispatcher=Jobs())
-    write(store, "s")
-    assert Actor(limits, "t").ask() is None
-    assert run_due(store, "s", ROLE, settings=Settings(CONFIG), limits=limits).published is not None
-
-
-def test_a_run_without_a_dispatcher_leaves_no_ticket_behind(store: Store) -> None:
-    """Nobody could wake it; it says when to come again."""
-    limits = SharedLimits(store, ONE)
-    assert Actor(limits).ask() is None
-    write(store, "s")
-    outcome = run_due(store, "s", ROLE, settings=Settings(CONFIG), summarizer=ScriptedSummarizer(), limits=limits)
-    assert (outcome.reason, outcome.retry_in) == (Skip.LIMITED, 5.0)
-    assert limits.status().queued == 0
-
-
-def test_a_purged_session_leaves_the_queue(store: Store) -> None:
-    limits = SharedLimits(store, ONE, dispatcher=Jobs())
-    assert Actor(limits, "t").ask() is None
-    assert Actor(limits, "s").ask() is not None
-    store.purge("s")
-    assert limits.status().queued == 0
-
-
-def test_nothing_names_a_tenant_whose_sessions_were_purged(store: Store) -> None:
-    """Its usage counts for a while, under a hash."""
-    limits = SharedLimits(store, [Limit(max_concurrency=1, max_tokens_per_minute=1_000, per="tenant")])
-    for tenant in ("acme", "other"):
-        actor = Actor(limits, join_name(tenant, "s"))
-        assert actor.ask() is None
-        assert Actor(limits, join_name(tenant, "waits")).ask() is not None
-        actor.end(answering(10))
-    for name in ("s", "waits"):
-        store.purge(join_name("acme", name))
-    kinds = ("ticket", "permit", "usage", "mark", "alive")
-    left = repr(store.change_limits(lambda rows: [*rows.read(kinds)]))
-    assert ("acme" in left, "other" in left, "usage" in left) == (False, True, True)
 
 
 def test_a_compactor_takes_shared_limits() -> None:
