@@ -14,7 +14,7 @@ from typing import Any
 
 from .arguments import name_kind
 from .errors import MessageError
-from .rounds import EMPTY, USER, Post, Round, ToolCall, copy_with, create_unchecked, freeze_mapping, thaw
+from .rounds import EMPTY, USER, FrozenMapping, Post, Round, ToolCall, copy_with, create_unchecked, freeze_mapping, thaw
 
 #: The role of the agent in a host that speaks OpenAI's format.
 ASSISTANT = "assistant"
@@ -104,40 +104,32 @@ def parse(message: Mapping[str, Any]) -> Post:
     if role != ASSISTANT and any(map(_is_result, parts)):
         role = TOOL  # also in a user message: a tool's result is neither the user's word nor the host's
     text = _read_text(parts, role) if parts else content if isinstance(content, str) else ""
-    # In another role's message this key says nothing about calls, and is kept as it is.
-    calls: tuple[ToolCall, ...] = ()
-    if role == ASSISTANT:
-        calls = tuple(_read_tool_calls(message["tool_calls"])) if message.get("tool_calls") is not None else ()
-        if isinstance(called := message.get("function_call"), Mapping):  # from before tool calls, without an id
-            text = "\n".join([*([text] if text else []), f"[call of {_call_text(called)}]"])
+    # In another role's message, the keys of calls say nothing about calls, and are kept as they are.
+    calls = _read_calls(message, parts) if role == ASSISTANT else ()
+    if role == ASSISTANT and isinstance(called := message.get("function_call"), Mapping):  # the old form, without an id
+        text = "\n".join([*([text] if text else []), f"[call of {_call_text(called)}]"])
     if not text and isinstance(message.get("refusal"), str):
         text = message["refusal"]
-    answers = message.get("tool_call_id") if role == TOOL else None
-    if answers is not None and not isinstance(answers, str):
-        raise MessageError("tool_call_id must be a string: the id of the call that this answers")
-    if parts:
-        known = {call.id for call in calls}
-        calls += tuple(
-            _read_tool_call(one["id"], one) for one in _list_unanswered_calls(parts, role) if one["id"] not in known
-        )
-        if role == TOOL and answers is None:
-            answers = next(_list_answered_ids(parts), None)
     fields = {
         **NO_POST,
         "send_from": _SENDERS[role],
         "send_to": USER if role == ASSISTANT else ASSISTANT,
         "message": text,
         "tool_calls": calls,
-        "tool_call_id": answers,
+        "tool_call_id": _read_answered_id(message, parts) if role == TOOL else None,
     }
     post = create_unchecked(Post, fields)
-    plain = _make_plain_message(post, role)
+    fields["extra"] = _keep_difference(message, _make_plain_message(post, role))
+    return post
+
+
+def _keep_difference(message: Mapping[str, Any], plain: Mapping[str, Any]) -> FrozenMapping:
+    """Return the ``extra`` of a post: what *message* has otherwise than *plain*, which is made of the fields alone."""
     kept = {key: value for key, value in message.items() if key not in plain or plain[key] != value}
     absent = [key for key in plain if key not in message]
     # A user message always has it: an empty one leaves a trace, and one sent twice is not taken for a repetition.
-    more = ({OPENAI_FIELDS: kept} if kept or role == "user" else {}) | ({_ABSENT: absent} if absent else {})
-    fields["extra"] = freeze_mapping(more) if more != {OPENAI_FIELDS: {}} else NO_FIELDS
-    return post
+    more = ({OPENAI_FIELDS: kept} if kept or plain["role"] == "user" else {}) | ({_ABSENT: absent} if absent else {})
+    return freeze_mapping(more) if more != {OPENAI_FIELDS: {}} else NO_FIELDS
 
 
 def parse_all(messages: Iterable[Mapping[str, Any]]) -> list[Post]:
@@ -385,6 +377,27 @@ def _list_answered_ids(parts: Iterable[Any]) -> Iterator[str]:
     for part in parts:
         if _is_result(part) and (call_id := _read_result_id(part)) is not None:
             yield call_id
+
+
+def _read_answered_id(message: Mapping[str, Any], parts: Iterable[Any]) -> str | None:
+    """Return the id of the call that a tool's *message* answers, or the first one that a result in its parts does."""
+    answers = message.get("tool_call_id")
+    if answers is None:
+        return next(_list_answered_ids(parts), None)
+    if not isinstance(answers, str):
+        raise MessageError("tool_call_id must be a string: the id of the call that this answers")
+    return answers
+
+
+def _read_calls(message: Mapping[str, Any], parts: Sequence[Any]) -> tuple[ToolCall, ...]:
+    """Return the calls of the assistant's *message*: those under ``tool_calls``, then others in its parts."""
+    given = message.get("tool_calls")
+    calls = tuple(_read_tool_calls(given)) if given is not None else ()
+    if not parts:
+        return calls
+    known = {call.id for call in calls}
+    others = [one for one in _list_unanswered_calls(parts, ASSISTANT) if one["id"] not in known]
+    return (*calls, *[_read_tool_call(one["id"], one) for one in others])
 
 
 def _list_unanswered_calls(parts: Sequence[Any], role: str) -> list[Mapping[str, Any]]:
