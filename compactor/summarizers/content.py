@@ -550,7 +550,7 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int, *, is_part: 
         return True
     must_quote = not (is_part or known) and len(said.text) <= _MAX_SHORT
     if not error and not must_quote and len(said.find_words(sources[0])) >= _MIN_COMMON_TERMS:
-        return False
+        return False  # fast path: most summaries leave here
     words = frozenset[str]().union(*(source.words for source in sources))
     if len(words) < 8:  # a summary may use only other words; placeholders and errors can be recognised
         is_placeholder = _WORDS.no_answer.issuperset(_LETTERS.findall(said.text.casefold()))
@@ -563,19 +563,20 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int, *, is_part: 
     has_few_words = len(said.words) - pairs // 2 < 8
     is_searched = has_few_words or must_quote  # for many words, that takes the product of both lengths
     quotes = bool(known) or (is_searched and any(_quotes(said, source) for source in sources))
-    if rich and not quotes and _is_a_handful(said.text):
+    if rich and not quotes and _is_a_handful(said.text):  # "Done."
         return True
+    # A refusal, in any language: of many exact values it tells none.
     if not (is_part or known) and not (said.words and (quotes if must_quote else shared)):
         exact = frozenset[str]().union(*(source.numbers | source.identifiers for source in sources))
         if len(exact) >= _MIN_EXACT and 2 * len(shared) <= len(own):
             return True
-    if error:
+    if error:  # a summary may begin like an error message, if most of it is about the conversation
         return told < _MIN_COMMON_TERMS or len(shared) < 0.6 * len(own)
     if told >= _MIN_COMMON_TERMS or (told >= (2 if rich else 1) and len(shared) >= 0.25 * len(own)):
         return False
-    if any(said.is_in_the_language_of(source) for source in sources if source.words):
-        return True
-    return has_few_words and not quotes
+    # A summary in the language of its source would have had more in common; in another one, only names and numbers.
+    is_comparable = any(said.is_in_the_language_of(source) for source in sources if source.words)
+    return is_comparable or (has_few_words and not quotes)
 
 
 def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
