@@ -59,6 +59,8 @@ MAX_ACTIVE = 10_000
 #: asks for it every tenth of a second, and would not get it without them.
 PAUSE_SECONDS = 0.1
 _MINUTE, _NEVER = timedelta(minutes=1), datetime.min.replace(tzinfo=UTC)
+#: A newer activity than this was written while a clock was wrong; clocks of hosts may differ by less.
+_MAX_SKEW = timedelta(hours=1)
 #: The time from the newest append to the look at a session that its mark asks for. At least two minutes: all appends of
 #: one minute share a mark, and none may come after that was cleared.
 _UNTIL_DUE = timedelta(minutes=2)
@@ -69,7 +71,7 @@ _ADD_SESSION = text(
 )
 _ADD_ACTIVITY = text(
     """UPDATE compactor_sessions SET last_activity = :minute, due_at = :due_at
-    WHERE key = :key AND last_activity < :minute"""
+    WHERE key = :key AND (last_activity < :minute OR last_activity > :wrong)"""
 )
 _LIST_DUE = text(
     """SELECT name, due_at FROM compactor_sessions WHERE due_at IS NOT NULL AND due_at <= :minute
@@ -227,7 +229,7 @@ class SqlStore(Store):
         key = make_key(session)
         at = entries[-1].created_at if entries else _NEVER
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        active = at - self._active.get(key, _NEVER) < _MINUTE
+        active = -_MAX_SKEW < at - self._active.get(key, _NEVER) < _MINUTE
 
         def add(connection: Connection) -> None:
             activity = {}
@@ -240,7 +242,7 @@ class SqlStore(Store):
             if not self._dialect.append(connection, key, after, escape(entries[0].follows), rows):
                 raise Conflict("the log does not end there")
             if after and not active:
-                connection.execute(_ADD_ACTIVITY, activity)
+                connection.execute(_ADD_ACTIVITY, activity | {"wrong": round_to_minute(at + _MAX_SKEW)})
             if not PUBLICATIONS.isdisjoint([entry.kind for entry in entries[:MAX_APPENDED]]):  # an import is alone
                 self._dialect.notify(connection, key)
             for do in work:

@@ -191,6 +191,20 @@ def test_activity_is_written_once_a_minute(url: str) -> None:
             assert sum(one.startswith("UPDATE") for one in asked) == 1
 
 
+@pytest.mark.parametrize("is_same", [True, False], ids=["same process", "another process"])
+def test_a_clock_that_was_wrong_is_forgotten_with_the_next_append(url: str, is_same: bool) -> None:
+    """Else a session that was written to under it would never expire, nor be found due, for years."""
+    now = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+    with opened(url) as store, opened(url) as other:
+        store.append("s", [entry(created_at=now)], after=0)
+        store.append("s", [entry(created_at=now + timedelta(days=3_650))], after=1)
+        (store if is_same else other).append("s", [entry(created_at=now + timedelta(hours=1))], after=2)
+        assert [one.last_activity for one in store.list_sessions()] == [now + timedelta(hours=1)]
+        assert [one.name for one in store.list_due(now + timedelta(hours=2))] == ["s"]
+        (store if is_same else other).append("s", [entry(created_at=now + timedelta(minutes=10))], after=3)
+        assert [one.last_activity for one in store.list_sessions()] == [now + timedelta(hours=1)], "hosts may differ"
+
+
 @pytest.mark.parametrize("versions", [(), (1, 1), (0,)], ids=["none", "two", "0"])
 def test_a_store_that_does_not_say_its_version_is_damaged(url: str, versions: tuple[int, ...]) -> None:
     """Nobody guesses."""
