@@ -177,10 +177,14 @@ async def _beat(jobs: JobManager, queue: str, workers: Collection[int], run_agai
     before its jobs do. Give back the jobs of those that have not shown it."""
     while True:
         await asyncio.sleep(HEARTBEAT)
-        with suppress(ConnectorException):  # the worker finds that by itself
+        try:
             for worker in workers:
                 await jobs.update_heartbeat(worker)
             await give_back(jobs, queue, run_again)
+        except ConnectorException:
+            pass  # the worker finds that by itself
+        except Exception as error:  # noqa: BLE001  (else it would end unnoticed)
+            _LOG.warning("heartbeats failed, and are tried again in %g seconds: %s", HEARTBEAT, type(error).__name__)
 
 
 async def give_back(jobs: JobManager, queue: str, run_again: Callable[[Job], None]) -> None:

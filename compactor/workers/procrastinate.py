@@ -66,7 +66,7 @@ class ProcrastinateDispatcher:
 
     def run_again(self, job: Job) -> None:
         """Enqueue anew what a worker that is dead was to run."""
-        if job.task_name == COMPACT:
+        if job.task_name == COMPACT and job.task_kwargs.keys() >= {"session", "role"}:
             session, role = (unescape(str(job.task_kwargs[name])) for name in ("session", "role"))
             self.due(session, role, datetime.now(UTC))
 

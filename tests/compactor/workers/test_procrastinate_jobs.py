@@ -175,6 +175,28 @@ def take_and_die(url: str, dispatcher: ProcrastinateDispatcher) -> None:
     asyncio.run(take())
 
 
+def test_a_search_for_the_dead_that_fails_is_tried_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is wrong; the log says so."""
+    find, failed, worker = JobManager.get_stalled_jobs, list[str](), RecordingWorker()
+
+    async def fail_once(self: JobManager, **options: Any) -> Any:
+        if not failed:
+            failed.append("once")
+            raise ValueError
+        return await find(self, **options)
+
+    monkeypatch.setattr(JobManager, "get_stalled_jobs", fail_once)
+    with ProcrastinateDispatcher(postgres_url) as dispatcher:
+        dispatcher.create_tables()
+        dispatcher.due("s", "a")
+        take_and_die(postgres_url, dispatcher)
+        with working(postgres_url, worker):
+            worker.wait_for(lambda calls: len(calls) == 1)
+    assert "heartbeats failed, and are tried again in 1 seconds: ValueError" in caplog.text
+
+
 def test_two_that_look_for_a_dead_workers_jobs_enqueue_them_once(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
