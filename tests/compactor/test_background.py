@@ -241,7 +241,7 @@ def test_an_event_while_the_rounds_are_read_is_looked_at_again() -> None:
 
 def test_an_event_while_compacting_is_not_lost() -> None:
     """Rounds that come during a call are looked at when it is over, without another event."""
-    memory, summarizer = memory_of(10), ScriptedSummarizer()
+    memory, summarizer = memory_of(10), ScriptedSummarizer().hold()
     with ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer) as compactor, summarizer:
         assert summarizer.started.wait(SOON)
         for _ in range(5):

@@ -169,7 +169,7 @@ def test_a_result_one_of_whose_rounds_failed_meanwhile_is_discarded_and_made_aga
 
 def test_a_retained_round_that_fails_meanwhile_changes_nothing() -> None:
     """It is not in the summary."""
-    memory, summarizer = memory_of(10), ScriptedSummarizer()
+    memory, summarizer = memory_of(10), ScriptedSummarizer().hold()
     with ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer) as compactor, summarizer:
         assert summarizer.started.wait(SOON)
         memory.finish_round("r9", state="failed")
