@@ -179,7 +179,8 @@ def test_no_call_is_made_while_too_many_that_were_given_up_still_hang() -> None:
     summarizer, clock, heard = Calls(), FakeClock(), Heard()
     config = CONFIG.copy_with(circuit_breaker_failures=100, backoff_initial=1.0, backoff_max=1.0)
     most = 4
-    with ContextCompactor.for_role(memory_of(10), ROLE, config, summarizer, clock=clock, on_event=heard) as compactor:
+    options: dict[str, Any] = {"clock": clock, "on_event": heard, "rng": lambda: 1.0}  # a back-off of just a second
+    with ContextCompactor.for_role(memory_of(10), ROLE, config, summarizer, **options) as compactor:
         for attempt in range(1, most + 1):
             assert summarizer.begun.acquire(timeout=SOON)
             clock.advance(config.call_timeout)
@@ -209,9 +210,8 @@ def test_what_a_look_calls_is_given_up_and_told_like_a_call(hangs: str) -> None:
 
     rounds, trigger = memory.rounds_getter(ROLE), hang if hangs == "trigger" else None
     getter = (lambda: hang(rounds())) if hangs == "getter" else rounds
-    with ContextCompactor(
-        config, ScriptedSummarizer(), getter, role=ROLE, trigger=trigger, clock=clock, on_event=heard
-    ) as compactor:
+    options: dict[str, Any] = {"clock": clock, "on_event": heard, "rng": lambda: 1.0}  # a back-off of just a second
+    with ContextCompactor(config, ScriptedSummarizer(), getter, role=ROLE, trigger=trigger, **options) as compactor:
         for attempt in range(1, 5):
             assert calls.begun.acquire(timeout=SOON)
             assert compactor.status().state is State.EVALUATING
