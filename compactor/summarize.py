@@ -53,7 +53,7 @@ FAULTS = {
     "first_person": 'it speaks in the first person; say which calls were made and what came of them, never "I called"',
     "markup": "it repeated the tags of the conversation; write plain text",
     "echo": "it repeated the conversation instead of summarising it",
-    "hollow": "it said next to nothing of the conversation; say what was wanted, done, found and left open",
+    "hollow": "it said next to nothing of the conversation; in its language, say what was wanted, done and left open",
     "larger": "it was longer than what it replaces; keep only what is still needed",
     "no_progress": "it was hardly shorter than what it replaces; keep only what is still needed",
     "oversized": "it was far longer than asked for; keep only what is still needed",

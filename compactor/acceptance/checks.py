@@ -19,8 +19,9 @@
 
 For note edits, the length checks measure all resulting notes; the checks for replies, echoes and inventions read only
 the new ones. A check with nothing to measure rejects nothing: small talk has no names, and words of two languages
-cannot be compared. The offline summarizer's text is never rejected for copying, omissions or cuts: a second attempt
-would return the same text.
+cannot be compared. But if the request asks for the conversation's language, an answer of some length that is neither in
+that language nor in the request's must quote the conversation. The offline summarizer's text is never rejected for
+copying, omissions or cuts: a second attempt would return the same text.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ MAX_OVER_TARGET = 2.0
 MIN_NEWS = 1_000
 #: Unknown identifiers allowed, by number and by share of all: a summary may compute or combine some.
 MAX_INVENTED, MAX_INVENTED_SHARE = 3, 0.25
+#: With these words, a request asks for the language in which a conversation is held.
+_LANGUAGE = "in the language of the conversation"
 #: Minimum share of the previous summary's names that the new one keeps.
 MIN_KEPT = 1 / 3
 
@@ -236,7 +239,9 @@ def _check_content(
     """Raise ``SummaryRejected`` if *text*, or *news*, its sentences that are new, says next to nothing of *sources*:
     the new rounds and the previous summary; or if too many of its *names* are *unknown*."""
     terms = Terms(text)
-    if says_nothing(terms, sources, len(names) - len(unknown), is_part=kind != "rounds"):
+    is_part = kind != "rounds"
+    request = None if is_part or _LANGUAGE not in source.instructions else Terms(source.instructions)
+    if says_nothing(terms, sources, len(names) - len(unknown), is_part=is_part, request=request):
         reason = "the summary says next to nothing about the conversation; check the summarizer's prompt and server"
         raise source.refuse("hollow", reason, had_nothing_to_say=had_nothing_to_say(terms, sources))
     if kind != "changes" and source.instructions and is_from_instructions(text, source):

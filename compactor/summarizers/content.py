@@ -535,15 +535,20 @@ _ERROR = compile_later(
     re.IGNORECASE | re.VERBOSE,
 )
 _FENCED = compile_later(r"\s{0,40}(?:```|~~~)\w{0,20}[ \t]*\n")
+#: Latin, Greek and Cyrillic letters come before it.
+_BEHIND_CYRILLIC = "\u0530"
 _LETTERS = compile_later(r"\w+")
 _DIGITS = compile_later(r"\d{2,}")
 
 
-def says_nothing(said: Terms, sources: Sequence[Terms], known: int, *, is_part: bool = False) -> bool:
+def says_nothing(
+    said: Terms, sources: Sequence[Terms], known: int, *, is_part: bool = False, request: Terms | None = None
+) -> bool:
     """Return whether *said* says next to nothing about *sources*; *known* is the number of their identifiers it names.
 
     False if this cannot be measured: the sources have hardly any words, or they name hardly anything and *said* is in
-    another language. *is_part*: *said* need not quote them; it is about a part, such as a tool result or a note.
+    another language. If *request* asks for the language of *sources*, that can only be its own. *is_part*: *said* need
+    not quote them; it is about a part, such as a tool result or a note.
     """
     error = find_error(said.text)
     if error == "page":
@@ -555,18 +560,20 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int, *, is_part: 
     if len(words) < 8:  # a summary may use only other words; placeholders and errors can be recognised
         is_placeholder = _WORDS.no_answer.issuperset(_LETTERS.findall(said.text.casefold()))
         return is_placeholder or (bool(error) and not known)
-    own = said.words | said.numbers
+    own = _leave_out_short(said.words) | said.numbers
     shared = own & words.union(*(source.numbers for source in sources))
     told = 2 * known + len(shared)
     rich = len(words) >= 30  # then one common word is too little
     pairs = sum(UNSPACED.match(word) is not None for word in said.words)  # two letters, mostly one word in two
     has_few_words = len(said.words) - pairs // 2 < 8
-    is_searched = has_few_words or must_quote  # for many words, that takes the product of both lengths
-    quotes = bool(known) or (is_searched and any(_quotes(said, source) for source in sources))
+    if has_few_words or must_quote:  # for many words, the search takes the product of both lengths
+        quotes = bool(known) or any(_quotes(said, source) for source in sources)
+    else:
+        quotes = bool(known or shared)
     if rich and not quotes and _is_a_handful(said.text):  # "Done."
         return True
     # A refusal, in any language: of many exact values it tells none.
-    if not (is_part or known) and not (said.words and (quotes if must_quote else shared)):
+    if not (is_part or known or (said.words and quotes)):
         exact = frozenset[str]().union(*(source.numbers | source.identifiers for source in sources))
         if len(exact) >= _MIN_EXACT and 2 * len(shared) <= len(own):
             return True
@@ -576,7 +583,14 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int, *, is_part: 
         return False
     # A summary in the language of its source would have had more in common; in another one, only names and numbers.
     is_comparable = any(said.is_in_the_language_of(source) for source in sources if source.words)
-    return is_comparable or (has_few_words and not quotes)
+    if is_comparable or quotes:
+        return is_comparable
+    return has_few_words or (request is not None and not said.is_in_the_language_of(request))
+
+
+def _leave_out_short(words: frozenset[str]) -> frozenset[str]:
+    """Return those of *words* that are no articles or prepositions: in alphabets, they have more than three letters."""
+    return frozenset(word for word in words if len(word) > 3 or word[0] >= _BEHIND_CYRILLIC)
 
 
 def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:

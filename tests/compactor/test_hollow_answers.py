@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,12 +112,12 @@ def same_again(request: SummaryRequest) -> str:
 
 
 def compactor_of(
-    memory: Memory, summarizer: ScriptedSummarizer, **more: Any
+    memory: Memory, summarizer: ScriptedSummarizer, config: CompactorConfig = CONFIG, **more: Any
 ) -> tuple[ContextCompactor, ManualExecutor, FakeClock]:
     """Return one that has been asked once, and does nothing more unless it is told to."""
     executor, clock = ManualExecutor(), FakeClock()
     options = {"executor": executor, "clock": clock, "rng": lambda: 1.0} | more
-    compactor = ContextCompactor.for_role(memory, "assistant", CONFIG, summarizer, **options)
+    compactor = ContextCompactor.for_role(memory, "assistant", config, summarizer, **options)
     compactor.start()
     executor.run_all()
     return compactor, executor, clock
@@ -164,13 +165,76 @@ def test_a_refusal_in_any_language_and_the_instructions_are_no_summary(talk: lis
     [
         "The user writes to a sister about a piano that was sold, and offers the stool.",
         "Der Nutzer schreibt seiner Schwester Rosalind, dass er das Klavier verkauft hat; er behielt den Hocker.",
-        "ユーザーは妹のロザリンドに、ピアノを売ったことを謝る手紙を書いている。椅子は返すつもりだ。",
+        "Die Nutzerin will ihrer Schwester Rosalind schreiben. Sie bereut den Verkauf, und der Hocker soll ein Zeichen sein.",
     ],
 )
-def test_a_short_summary_of_a_talk_without_numbers_is_shown_in_any_language(said: str) -> None:
+def test_a_short_summary_of_a_talk_without_numbers_is_shown(said: str) -> None:
+    """In another language too, if it names anything."""
     compactor, _, _ = compactor_of(Memory.from_messages(LETTER), ScriptedSummarizer(default=said))
     assert checks_of(compactor) == []
     assert compactor.get_compaction() is not None
+
+
+#: In small letters, so that it names nothing: about slugs, hedgehogs and strawberries.
+SLUGS = [
+    {"role": role, "content": said}
+    for role, said in zip(
+        ("user", "assistant") * 6,
+        (
+            "die schnecken fressen mir jede nacht den salat weg, obwohl ich ein hochbeet gebaut habe.",
+            "sie klettern am holz hoch. ein streifen aus kupferband rundherum hilft, solange keine blätter darüberhängen.",
+            "kupferband habe ich, aber die erdbeeren hängen über den rand. soll ich sie abschneiden?",
+            "nur die ranken, die den boden berühren. die früchte kannst du auf stroh legen, dann faulen sie auch nicht.",
+            "stroh bekomme ich vom pferdestall nebenan. giftkörner will ich nicht, wegen der igel unter dem schuppen.",
+            "richtig, die igel sind deine besten helfer. stell ihnen wasser hin, aber niemals milch.",
+            "gestern abend habe ich mit der taschenlampe einen ganzen eimer voll gesammelt. wohin damit?",
+            "bring sie weit weg auf eine feuchte wiese, sonst kommen sie zurück. laufenten wären auch eine lösung.",
+            "enten erlaubt der verein nicht. meine nachbarin schwört auf kaffeesatz.",
+            "kaffeesatz stört sie ein wenig, aber nach dem regen ist er weg. gieße lieber morgens statt abends.",
+            "das habe ich falsch gemacht, ich gieße immer abends nach der arbeit.",
+            "dann ändere zuerst das. trockene erde in der nacht hält mehr schnecken ab als jedes mittel.",
+        ),
+        strict=True,
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_shown"),
+    [
+        ("Gegen die Schnecken im Hochbeet helfen Kupferband und Gießen am Morgen; Gift soll es der Igel wegen nicht sein.", True),
+        ("Salat, Hochbeet, Schnecken; Kupferband, Erdbeeren auf Stroh; Igel, Wasser; Enten verboten; morgens gießen.", True),
+        ("The gardener fights slugs with copper tape and straw, wants no poison for the sake of hedgehogs.", True),
+        ("Diese Übersicht enthält alle wichtigen Einzelheiten, damit die Arbeit ohne Unterbrechung weitergehen kann.", False),
+        ("Schreibe eine Zusammenfassung, mit der ein Nachfolger auskommt: Ziel, Erledigtes, Gescheitertes, Offenes.", False),
+        ("Der Verein kauft ein neues Segelboot; Kassenwart Petersen verhandelt mit der Werft über den Mast.", False),
+        ("Se abordaron distintas cuestiones planteadas por la persona y se ofrecieron orientaciones para resolverlas.", False),
+        ("Пользователь рассказал о своей ситуации, получил подробные рекомендации и решил, как поступать дальше.", False),
+        ("用户提出了自己的情况和困难，助手逐一给出了实用的建议，最后用户表示满意并决定按照建议去做。", False),
+        ("兄は来月から北海道の牧場で働き、馬の世話と雪かきを担当することになった。", False),
+    ],
+)  # fmt: skip
+def test_of_a_talk_that_names_nothing_a_summary_says_something(said: str, is_shown: bool) -> None:
+    """To share "die", "ein" and "mit" with it is to say nothing of it, and a third language was not asked for."""
+    compactor, _, _ = compactor_of(Memory.from_messages(SLUGS), ScriptedSummarizer(default=said))
+    assert checks_of(compactor) == ([] if is_shown else ["hollow"])
+    assert (compactor.get_compaction() is not None) is is_shown
+
+
+@pytest.mark.parametrize(
+    ("wish", "is_shown"),
+    [("auf Japanisch", True), ("in Japanese", True), ("in the language of the conversation", False)],
+)
+def test_a_prompt_may_ask_for_a_language(tmp_path: Path, wish: str, is_shown: bool) -> None:
+    """A third language is refused only where the conversation's was asked for."""
+    path = tmp_path / "own.yaml"
+    path.write_text(f"content: |-\n  {{content}}\n\n  Write a summary of all that, {wish}.\n", encoding="utf-8")
+    said = "ユーザーは妹に、ピアノを売ったことを謝る手紙を書いている。椅子は返すつもりだ。"
+    config = CompactorConfig(threshold=5, retain_recent=3, summary_attempts=1, prompt_template_path=path)
+    summarizer = ScriptedSummarizer(default=said)
+    compactor, _, _ = compactor_of(Memory.from_messages(LETTER), summarizer, config=config)
+    assert checks_of(compactor) == ([] if is_shown else ["hollow"])
+    assert (compactor.get_compaction() is not None) is is_shown
 
 
 #: In English, and full of names, which are the same in any language.
