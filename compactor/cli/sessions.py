@@ -31,8 +31,10 @@ _EXAMPLES = "sqlite:///chat.db or postgresql+psycopg://user@host/database"
 #: Longer tails are not counted: that would read all of them.
 MAX_COUNTED_ROUNDS = 10_000
 _PAGE = 500
-#: Matches a character that ``escape_controls`` has escaped, or text that looks like one, and an escaped backslash.
-_ESCAPED = re.compile(r"\\(x(?:[0189][0-9a-f]|5c|7f)|u(?:20[26][0-9a-f]|d[89a-f][0-9a-f]{2}))")
+#: Matches a character that ``show_name`` has escaped, or text that looks like one.
+_ESCAPED = re.compile(r"\\(x(?:[0189][0-9a-f]|20|5c|7f|a0)|u(?:1680|20[0-6][0-9a-f]|3000|d[89a-f][0-9a-f]{2}))")
+#: Matches white space that a line of a list would not keep: all but single blanks between words.
+_LOST_SPACE = re.compile(r"[^\S ]|\A | \Z|(?<= ) ")
 
 
 def open_named(url: str | None, *, write: bool = False, create: bool = False) -> closing[Store]:
@@ -65,11 +67,17 @@ def _find_file(url: str) -> str | None:
 def show_name(session: str, limit: int = 10_000) -> str:
     """Return a *session*'s name as ``read_name`` takes it: a tenant's as ``acme\\x1fchat-7``, and this text itself as
     ``acme\\x5cx1fchat-7``."""
-    return make_one_line(_ESCAPED.sub(r"\\x5c\1", session), limit)
+    return make_one_line(_LOST_SPACE.sub(_escape, _ESCAPED.sub(r"\\x5c\1", session)), limit)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def read_name(text: str | None) -> str | None:
-    """Return the session's name in *text*, in which control characters are written as lists show them."""
+    """Return the session's name in *text*, in which control characters and some spaces are written as lists show
+    them."""
     return None if text is None else _ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)), text)
 
 

@@ -74,6 +74,13 @@ def test_a_name_that_reads_like_a_tenants_is_listed_otherwise(url: str) -> None:
         "a\x1b[31m",
         r"a\u2028",
         "a\u2028",
+        "a b",
+        "a  b",
+        "a\nb",
+        "a\u3000b",
+        " a b\t",
+        " ",
+        r"\x20",
     )
     for rounds, name in enumerate(names, 1):
         with session(url, name, rounds=rounds):
@@ -174,7 +181,7 @@ def test_any_name_comes_back_as_it_went_in(url: str) -> None:
     found = run("sessions", "--store", url, "--json").document["sessions"]
     assert sorted(one["session"] for one in found) == sorted(NAMES)
     plain = run("sessions", "--store", url).out
-    assert "a\\x1b[2J b" in plain
+    assert "a\\x1b[2J\\x0ab" in plain
     assert not any(sign in plain for sign in ("\x1b", "\ud800"))
     for name in NAMES:
         shown = run("show", "--store", url, "--json", "--", name).document
