@@ -247,7 +247,9 @@ class JournalWriter:
     def _finds_kept(self, answer: CompactionPrepared) -> bool:
         """Return whether the log has *answer*: a server may fail between storing it and saying so."""
         self._journal.refresh()
-        return any((one.base, one.digest) == (answer.base, answer.digest) for one in self._journal.read().prepared)
+        # The text too: the log may have an older answer to the same request, which the checks of today have refused.
+        this = answer.base, answer.digest, answer.text
+        return any((one.base, one.digest, one.text) == this for one in self._journal.read().prepared)
 
     def lease(self, *, renews: bool = False, first: bool = False) -> float:
         """Take the lease, renew it until ``release``, and return 0.0; or return the seconds until another's expires. If

@@ -30,6 +30,7 @@ from memory import (
     StoreUnreachable,
 )
 from memory.entries import CompactionPrepared
+from memory.rounds import copy_with
 
 
 def answer(text: str = PRICES) -> CompactionPrepared:
@@ -143,6 +144,17 @@ def test_an_answer_that_was_stored_without_a_reply_is_kept_once() -> None:
     writer.patience = 10.0
     writer.prepare(answer("Paid for."))
     assert [one.text for one in writer.read().prepared] == ["Paid for."]
+
+
+def test_an_answer_is_stored_beside_an_older_one_to_the_same_request() -> None:
+    """The log keeps an answer that newer checks have refused; it stands for no other."""
+    journal = Failing()
+    writer = JournalWriter(journal, ROLE, lambda _: None, HurriedClock())  # type: ignore[arg-type]
+    writer.patience = 10.0
+    writer.prepare(answer("Refused."))
+    journal.raises = [GONE]
+    writer.prepare(copy_with(answer("Refused."), text="Paid for."))
+    assert [one.text for one in journal.read().prepared] == ["Refused.", "Paid for."]
 
 
 def test_a_store_that_answers_slowly_gets_longer_leases() -> None:
