@@ -24,8 +24,9 @@ from lines import Line
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "airline.jsonl"
 
-# No deadlines: how long an example takes, or its making, says more of the machine than of the code. In CI the examples are the same
-# each time, so more of them find no more; the quick profile, with others each time, is what looks for new ones.
+# No deadlines: how long an example takes, or its making, says more of the machine than of the code. In CI the examples
+# are the same each time, so more of them find no more; the quick profile, with others each time, is what looks for new
+# ones.
 _busy: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("quick", max_examples=10, stateful_step_count=25, **_busy)
 settings.register_profile("ci", max_examples=30, derandomize=True, print_blob=True, **_busy)
