@@ -191,7 +191,8 @@ class Connections:
         return self._run(work, writes=False)
 
     def write(self, work: Callable[[Connection], Result]) -> Result:
-        """Return the result of *work*, a single statement; it is durable when this returns."""
+        """Return the result of *work*, which is atomic by itself, as a single statement is; it is durable when this
+        returns."""
         return self._run(work, writes=True)
 
     def change(self, work: Callable[[Connection], Result], *, long: bool = False) -> Result:
