@@ -28,6 +28,7 @@ from .evaluate import command as evaluate_command
 from .page import open_page
 from .scenario import INCIDENT, SALES_FORECAST, Demo, Scenario
 from .session_commands import AsJson, BaseUrl, LogEvents, Prompt, Store, make_config, make_option
+from .sessions import read_name
 from .terminal import (
     CommandError,
     ConversationScreen,
@@ -229,7 +230,9 @@ def chat(
     threshold: Threshold = 10,
     retain: Retain = 3,
     store: Store = None,
-    session: Annotated[str | None, make_option("NAME", "Session in the store, resumed if it exists.")] = None,
+    session: Annotated[
+        str | None, make_option("NAME", "Session in the store, resumed if it exists.", callback=read_name)
+    ] = None,
     log: LogEvents = None,
 ) -> None:
     """Chat with any OpenAI-compatible endpoint, and watch its compaction as it happens.

@@ -22,7 +22,7 @@ from ..summarizers.base import SummarizerError
 from ..summarizers.model import make_client, make_sendable
 from ..summarizers.openai import OpenAISummarizer
 from .savings import Messages, describe_event
-from .sessions import open_named
+from .sessions import open_named, show_name
 from .terminal import CommandError, ConversationScreen, make_one_line, name_options, render_quantity
 
 HELP = """\
@@ -140,7 +140,7 @@ def add_system_message(memory: Memory, system: str) -> None:
         return
     if memory.header or len(memory.conversation.rounds):
         raise CommandError(
-            f"session '{make_one_line(memory.session_id, 80)}' has begun without this system message; leave --system"
+            f"session '{show_name(memory.session_id, 80)}' has begun without this system message; leave --system"
             f" out, or give another --session"
         )
     memory.append({"role": "system", "content": system})
@@ -148,7 +148,7 @@ def add_system_message(memory: Memory, system: str) -> None:
 
 def describe_resumed(memory: Memory) -> str:
     """Return a line with the session's name and its present length."""
-    text = f"session {make_one_line(memory.session_id)}"
+    text = f"session {show_name(memory.session_id)}"
     rounds, compaction = memory.get_role_rounds(ASSISTANT)
     if not len(rounds):
         return f"{text} is new"

@@ -117,6 +117,16 @@ def test_a_session_that_has_begun_keeps_its_system_message(url: str, asked: list
         assert "leave --system out" in refusal(done)
 
 
+def test_a_chat_takes_a_name_as_it_is_listed(url: str, asked: list[Any]) -> None:
+    """It goes on with a tenant's session, and begins no other of that text."""
+    for name in ("acme\x1ftalk", r"acme\x1ftalk"):
+        with session(url, name, rounds=1):
+            pass
+    for listed in (r"acme\x1ftalk", r"acme\x5cx1ftalk"):
+        done = chat(options=("--store", url, "--session", listed))
+        assert said(done) == f"session {listed} goes on after 1 round"
+
+
 class Locked(InMemoryStore):
     """Takes no entries while it is *busy*: a list of the kinds that it refuses once each."""
 
