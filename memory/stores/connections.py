@@ -62,6 +62,8 @@ class Dialect(ABC):
     begin: str
     #: Seconds since 1970 by the database's clock.
     now: str
+    #: The minute in an hour by the database's clock, as ``round_to_minute`` returns it.
+    in_an_hour: str
     #: Type of a primary key that numbers its rows and never reuses a number.
     identity: str
     #: Ends the definition of a table that is read by its primary key.

@@ -104,6 +104,7 @@ class Postgres(Dialect):
     in_file = False
     begin = "BEGIN"
     now = "extract(epoch FROM clock_timestamp())"
+    in_an_hour = """to_char(timezone('UTC', clock_timestamp()) + interval '1 hour', 'YYYY-MM-DD"T"HH24:MI')"""
     identity = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
     clustered = ""
 

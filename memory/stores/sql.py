@@ -59,7 +59,7 @@ MAX_ACTIVE = 10_000
 #: asks for it every tenth of a second, and would not get it without them.
 PAUSE_SECONDS = 0.1
 _MINUTE, _NEVER = timedelta(minutes=1), datetime.min.replace(tzinfo=UTC)
-#: A newer activity than this was written while a clock was wrong; clocks of hosts may differ by less.
+#: Clocks of hosts may differ by less; an activity so far ahead of the database's clock was written by a wrong one.
 _MAX_SKEW = timedelta(hours=1)
 #: The time from the newest append to the look at a session that its mark asks for. At least two minutes: all appends of
 #: one minute share a mark, and none may come after that was cleared.
@@ -69,10 +69,9 @@ _ADD_SESSION = text(
     """INSERT INTO compactor_sessions (key, name, tenant, last_activity, due_at)
     VALUES (:key, :name, :tenant, :minute, :due_at) ON CONFLICT DO NOTHING"""
 )
-_ADD_ACTIVITY = text(
-    """UPDATE compactor_sessions SET last_activity = :minute, due_at = :due_at
-    WHERE key = :key AND (last_activity < :minute OR last_activity > :wrong)"""
-)
+# Of two hosts' clocks, only the database's says which is wrong: a slow one must not let a session in use expire.
+_ADD_ACTIVITY = """UPDATE compactor_sessions SET last_activity = :minute, due_at = :due_at
+    WHERE key = :key AND (last_activity < :minute OR last_activity > {in_an_hour})"""
 _LIST_DUE = text(
     """SELECT name, due_at FROM compactor_sessions WHERE due_at IS NOT NULL AND due_at <= :minute
     ORDER BY due_at, key LIMIT :limit"""
@@ -159,6 +158,7 @@ class SqlStore(Store):
         self._connections = Connections(dialect)
         #: By session: its activity is stored at least up to this minute. Only the first append of a minute writes it.
         self._active: dict[str, datetime] = {}
+        self._add_activity = text(_ADD_ACTIVITY.format(in_an_hour=dialect.in_an_hour))
         leasing = (_TAKE_LEASE, _LEASE_LEFT, _PURGE_LEASES)
         self._take_lease, self._lease_left, self._purge_leases = (text(one.format(now=dialect.now)) for one in leasing)
 
@@ -242,7 +242,7 @@ class SqlStore(Store):
             if not self._dialect.append(connection, key, after, escape(entries[0].follows), rows):
                 raise Conflict("the log does not end there")
             if after and not active:
-                connection.execute(_ADD_ACTIVITY, activity | {"wrong": round_to_minute(at + _MAX_SKEW)})
+                connection.execute(self._add_activity, activity)
             if not PUBLICATIONS.isdisjoint([entry.kind for entry in entries[:MAX_APPENDED]]):  # an import is alone
                 self._dialect.notify(connection, key)
             for do in work:

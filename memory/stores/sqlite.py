@@ -69,6 +69,7 @@ class Sqlite(Dialect):
     begin = "BEGIN IMMEDIATE"
     # julianday has fractions of a second in every version of SQLite; its epoch is noon, 4714 BC.
     now = "((julianday('now') - 2440587.5) * 86400.0)"
+    in_an_hour = "strftime('%Y-%m-%dT%H:%M', 'now', '+1 hour')"
     identity = "INTEGER PRIMARY KEY AUTOINCREMENT"
     clustered = "WITHOUT ROWID"
 

@@ -32,7 +32,7 @@ from sql_stores import (
 )
 from sqlalchemy import Connection
 
-from memory import Memory, NewerVersion, OlderVersion, StoreDamaged, StoreError, open_store
+from memory import Memory, NewerVersion, OlderVersion, StoreDamaged, StoreError, list_expired, open_store
 from memory.stores import join_name
 from memory.stores.base import CAPABILITIES, escape, make_key
 from memory.stores.limiting import LimitRow
@@ -203,6 +203,24 @@ def test_a_clock_that_was_wrong_is_forgotten_with_the_next_append(url: str, is_s
         assert [one.name for one in store.list_due(now + timedelta(hours=2))] == ["s"]
         (store if is_same else other).append("s", [entry(created_at=now + timedelta(minutes=10))], after=3)
         assert [one.last_activity for one in store.list_sessions()] == [now + timedelta(hours=1)], "hosts may differ"
+
+
+def test_a_host_with_a_slow_clock_does_not_let_a_session_in_use_expire(url: str) -> None:
+    """Such as one that begins in 1970. By the database's clock, the others are right."""
+    now = datetime.now(UTC)
+    with opened(url) as store, opened(url) as other:
+        store.append("s", [entry(created_at=now)], after=0)
+        other.append("s", [entry(created_at=now - timedelta(days=365))], after=1)
+        assert list_expired(store, timedelta(days=30)) == []
+
+
+def test_a_clock_that_is_fast_by_two_hours_is_forgotten(url: str) -> None:
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    with opened(url) as store:
+        store.append("s", [entry(created_at=now)], after=0)
+        for after, (ahead, kept) in enumerate([(30, 30), (0, 30), (120, 120), (0, 0)], 1):
+            store.append("s", [entry(created_at=now + timedelta(minutes=ahead))], after=after)
+            assert [one.last_activity for one in store.list_sessions()] == [now + timedelta(minutes=kept)]
 
 
 @pytest.mark.parametrize("versions", [(), (1, 1), (0,)], ids=["none", "two", "0"])
