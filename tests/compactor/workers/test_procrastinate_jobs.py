@@ -192,7 +192,7 @@ def test_a_search_for_the_dead_that_fails_is_tried_again(
         dispatcher.create_tables()
         dispatcher.due("s", "a")
         take_and_die(postgres_url, dispatcher)
-        with working(postgres_url, worker):
+        with caplog.at_level(logging.WARNING), working(postgres_url, worker):
             worker.wait_for(lambda calls: len(calls) == 1)
     assert "heartbeats failed, and are tried again in 1 seconds: ValueError" in caplog.text
 
