@@ -505,7 +505,7 @@ else {
     isChanged = true;
     if (isFollowing) return;
     isFollowing = true;
-    while (isChanged) {
+    while (isChanged && !isSignedOut) {
       await new Promise((done) => setTimeout(done, 400));
       isChanged = false;
       try { await refresh(); } catch { /* the next event tries again */ }
