@@ -140,7 +140,7 @@ def compose(
     if report.tokens_before <= limit:
         in_log, shown_plan = (messages, None) if reminder is None else _take_out(reminder, messages)
         ahead = len(front) + (compaction is not None)
-        if whole is None or summary_as == "header":  # a covered round stands there, too, or both are one message
+        if whole is None or summary_as == "header":  # covered rounds may be there, or summary and header are one
             ahead = len(in_log) - view.messages
         limits.last_prompt = LastPrompt(
             rounds,

@@ -327,7 +327,7 @@ def is_from_instructions(text: str, source: Source) -> bool:
 
 def is_copied(text: str, source: str) -> bool:
     """Return whether *text* is a verbatim stretch of at least half of *source*, or too much of it is copied from there
-    in runs of words, ignoring markup, and in runs punctuation.
+    in runs of words. Ignores markup, and punctuation in runs.
 
     Takes time linear in both. Different runs are counted, so repetition in either text does not count as more copying.
     """
