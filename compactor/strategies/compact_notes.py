@@ -42,7 +42,7 @@ from ..tokens import count_prompt
 from ..transcript import MIN_ROOM, Step
 from ..view import View
 from .incremental import Batch, Becomes, Send, SummaryQuestion, compact_due_rounds
-from .note_edits import SCHEMA, apply_edits, is_edits, parse_edits
+from .note_edits import apply_edits, is_edits, parse_edits
 
 #: Key in ``extra`` of a compaction: tokens of its notes when they were last written in full.
 WRITTEN_TOKENS = "written_tokens"
@@ -193,7 +193,7 @@ class NotesQuestion(SummaryQuestion):
         notes, span = self._read_notes(previous), find_span(batch.step.rounds, request.start_index, batch.reached)
         if form == "changes":
             parse: AnswerParser = partial(_apply_answer, notes, self.order, span)
-            request = copy_with(request, kind="changes", notes=notes, schema=SCHEMA)
+            request = copy_with(request, kind="changes", notes=notes)
             return request, source, render_notes(notes), span, parse
         if form == "addition":
             parse = partial(_add_answer, notes, self.order, span, ())

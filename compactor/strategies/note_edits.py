@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from memory.overlays import Note
 from memory.patterns import compile_later
-from memory.rounds import copy_with, freeze_mapping
+from memory.rounds import copy_with
 
 from ..errors import SummaryRejected
 from ..notes import EARLIER, INSTRUCTIONS, Span, append_notes, normalize_heading, normalize_text
@@ -30,21 +30,6 @@ class NoteEdit(NamedTuple):
     section: str = ""
     text: str = ""
 
-
-def _make_object_schema(**properties: Any) -> dict[str, Any]:
-    """Return the schema of an object with exactly *properties*, as strict endpoints require."""
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-
-
-_TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
-#: The JSON schema of an answer, for endpoints that support structured output.
-SCHEMA: Mapping[str, Any] = freeze_mapping(
-    _make_object_schema(
-        add={"type": "array", "items": _make_object_schema(section=_TEXT, text=_TEXT)},
-        replace={"type": "array", "items": _make_object_schema(number=_NUMBER, text=_TEXT)},
-        remove={"type": "array", "items": _NUMBER},
-    )
-)
 
 _FENCE = compile_later(r"```[\w-]*[ \t]*")
 _NOTHING = compile_later(
@@ -183,7 +168,7 @@ def _read_line(line: str) -> list[NoteEdit]:
 
 
 def _read_json(text: str) -> list[NoteEdit]:
-    """Return the edits in *text*: JSON as in ``SCHEMA``, or a list of objects with an ``op``."""
+    """Return the edits in *text*: lists "add", "replace" and "remove" as JSON, or a list of objects with an ``op``."""
     try:
         value, end = json.JSONDecoder(strict=False, object_pairs_hook=_read_object).raw_decode(text)
     except (ValueError, RecursionError):

@@ -279,8 +279,8 @@ def test_answers_that_keep_the_form_of_edits_are_counted(file: Path, server: Mod
     def note(exchange: Exchange) -> None:
         text = told(exchange)
         new = list_stock("\n".join(re.findall(r"AB2040-\d+: \d+ pieces", text)))
-        if "json_schema" in json.dumps(exchange.request.body) and next(edits) % 2:
-            new = json.dumps({"add": [{"section": "Stock", "text": new}], "replace": [], "remove": []})
+        if "one change a line" in json.dumps(exchange.request.body) and next(edits) % 2:
+            new = f"add [Stock]: {new}"
         exchange.send(200, json.dumps(completion(new)))
 
     server.always(note)

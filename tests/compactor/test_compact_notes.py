@@ -148,8 +148,7 @@ def test_then_only_changes_are_asked_for() -> None:
         8,
     )
     assert request.notes == notes_of(FIRST, (1, 4))
-    assert request.schema is not None
-    assert list(request.schema["properties"]) == ["add", "replace", "remove"]
+    assert request.schema is None  # as JSON, the same changes would take 30 % more tokens
     assert request.target_tokens == 60
     (message,) = request.messages
     said = message["content"]
