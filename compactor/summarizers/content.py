@@ -535,8 +535,6 @@ _ERROR = compile_later(
     re.IGNORECASE | re.VERBOSE,
 )
 _FENCED = compile_later(r"\s{0,40}(?:```|~~~)\w{0,20}[ \t]*\n")
-#: Latin, Greek and Cyrillic letters come before it.
-_BEHIND_CYRILLIC = "\u0530"
 _LETTERS = compile_later(r"\w+")
 _DIGITS = compile_later(r"\d{2,}")
 
@@ -560,7 +558,7 @@ def says_nothing(
     if len(words) < 8:  # a summary may use only other words; placeholders and errors can be recognised
         is_placeholder = _WORDS.no_answer.issuperset(_LETTERS.findall(said.text.casefold()))
         return is_placeholder or (bool(error) and not known)
-    own = _leave_out_short(said.words) | said.numbers
+    own = said.words | said.numbers
     shared = own & words.union(*(source.numbers for source in sources))
     told = 2 * known + len(shared)
     rich = len(words) >= 30  # then one common word is too little
@@ -586,11 +584,6 @@ def says_nothing(
     if is_comparable or quotes:
         return is_comparable
     return has_few_words or (request is not None and not said.is_in_the_language_of(request))
-
-
-def _leave_out_short(words: frozenset[str]) -> frozenset[str]:
-    """Return those of *words* that are no articles or prepositions: in alphabets, they have more than three letters."""
-    return frozenset(word for word in words if len(word) > 3 or word[0] >= _BEHIND_CYRILLIC)
 
 
 def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
