@@ -17,10 +17,9 @@ from urllib.parse import quote
 
 import httpx
 import structlog
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from memory import SessionPurged
@@ -73,28 +72,6 @@ _Adapter = ChatFormat | ResponsesFormat | MessagesFormat
 _Prepare = Callable[[], bytes | None]
 
 
-def make_proxy_router(state: ServerState) -> APIRouter:
-    """Return the routes under ``/v1``, which forward requests to the endpoints in ``settings.upstreams``.
-
-    Conversations sent to ``/v1/chat/completions``, ``/v1/responses`` and ``/v1/messages`` become sessions. They are
-    shortened if they exceed the budget or have a summary.
-    """
-    proxy = _Proxy(state)
-
-    @asynccontextmanager
-    async def lifespan(_app: object) -> AsyncIterator[None]:
-        relay = proxy.relay = Relay(connect_seconds=CONNECT_SECONDS, response_seconds=RESPONSE_SECONDS)
-        try:
-            yield
-        finally:
-            proxy.summarizers.forget()
-            await relay.close()
-
-    router = APIRouter(lifespan=lifespan, include_in_schema=False)
-    router.routes.append(Route("/v1/{path:path}", proxy))
-    return router
-
-
 class _Unwritten(NamedTuple):
     """A request that is forwarded before its log is written."""
 
@@ -124,8 +101,13 @@ class _LastRequest(NamedTuple):
         return len(raw) >= self.size and raw.startswith(self.last, self.end - len(self.last))
 
 
-class _Proxy:
-    """An ASGI app: only such a route takes any method."""
+class Proxy:
+    """The ASGI app under ``/v1``, which forwards requests to the endpoints in ``settings.upstreams``.
+
+    Conversations sent to ``/v1/chat/completions``, ``/v1/responses`` and ``/v1/messages`` become sessions. They are
+    shortened if they exceed the budget or have a summary. It answers inside ``run``. It is no function, for a route to
+    a function takes its named methods alone.
+    """
 
     relay: Relay
 
@@ -139,6 +121,15 @@ class _Proxy:
         self._resume_at: dict[str, float] = {}  # by tenant, so that none holds up another
         # By session, if its newest messages were whole; oldest first. Threads share it: each call is atomic.
         self._last: OrderedDict[str, _LastRequest] = OrderedDict()
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        self.relay = Relay(connect_seconds=CONNECT_SECONDS, response_seconds=RESPONSE_SECONDS)
+        try:
+            yield
+        finally:
+            self.summarizers.forget()
+            await self.relay.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)

@@ -23,6 +23,7 @@ from fenced import blocks
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'context-compactor[server]'")
 
 import uvicorn
+from starlette.routing import Route
 
 from compactor import CompactorConfig, InMemoryStore, Sessions
 from compactor.cli import serve
@@ -229,6 +230,13 @@ def test_the_command_serves_and_ends() -> None:
             process.kill()
     assert errors == ""
     assert process.returncode in (0, -signal.SIGTERM)
+
+
+def test_all_routes_are_made_before_the_first_request() -> None:
+    """FastAPI makes those of an included router when it is first asked: on the event loop, with all warnings changed."""
+    app = create_app(ServerSettings(config=CompactorConfig(threshold=1_000)), store=InMemoryStore())
+    assert len(app.routes) > 20
+    assert all(isinstance(route, Route) for route in app.routes)
 
 
 @pytest.fixture
