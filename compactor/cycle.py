@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from memory.entries import CompactionPrepared, Entry, PostAdded, RoundOpened
-from memory.errors import StaleCompaction, StaleReason
+from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.log.state import MESSAGE_BOUND, Snapshot, measure_record
 from memory.memory import RoundsGetter
@@ -44,9 +44,8 @@ from .plan import render_plan
 from .prompt.groups import Message
 from .prompt.token_cache import TokenCache, get_token_cache
 from .summarize import Run, Work
-from .summarizers.base import Summarizer, SummarizerStats, Summary
+from .summarizers.base import SummarizerStats, Summary
 from .summarizers.extractive import ExtractiveSummarizer
-from .timers import interpreter_is_exiting
 from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, find_encoding, window_of
 from .triggers import Bounds, Trigger, Verdict
 from .view import View
@@ -142,14 +141,13 @@ class Cycle:
     #     no                     due                     strategies run; what they make is published, or deferred
     #     no                     not due                 nothing
     #     forced                 not asked               strategies run, and the deferred compaction is shown
-    def run(self, run: Run, ask: Summarizer, forbidden: Callable[[], StaleReason | None]) -> CompactedMessage | None:
+    def run(self, run: Run) -> CompactedMessage | None:
         """Return the last compaction that was published; None if there was a reason not to, or it is deferred.
 
-        *ask* is the summarizer with a deadline. *forbidden* says just before each publication why it may not happen any
-        more. If *run* only evaluates and there is something to do, sets ``run.evaluation``, and the next call with
-        *run* goes on from there. Raises the errors of getter, journal, trigger, strategies and summarizer,
-        ``SummaryRejected``, ``LeasedElsewhere``, ``LimitReached``, and ``StaleCompaction`` if the log has changed under
-        the cycle.
+        If *run* only evaluates and there is something to do, sets ``run.evaluation``, and the next call with *run* goes
+        on from there. Raises the errors of getter, journal, trigger, strategies and summarizer, ``SummaryRejected``,
+        ``LeasedElsewhere``, ``LimitReached``, and ``StaleCompaction`` if the log has changed under the cycle, or if
+        *run* has ended when it is about to publish.
         """
         self.token_cache.count("")  # loads the tokenizer, so that the first prompt need not
         if self.config.model and not self._is_checked:
@@ -158,7 +156,7 @@ class Cycle:
         token = coroutines_used.set(self.coroutines)
         try:
             while True:
-                evaluation, run.evaluation = run.evaluation or self._evaluate(run, ask, forbidden, prepared_at), None
+                evaluation, run.evaluation = run.evaluation or self._evaluate(run, prepared_at), None
                 current, due, verdict, shows = evaluation
                 if run.only_evaluates and (shows or verdict is not None):
                     run.evaluation = evaluation
@@ -167,7 +165,7 @@ class Cycle:
                     if shows:
                         current.show_deferred()
                     elif verdict is not None:
-                        current.apply(verdict, due, run)
+                        current.apply(verdict, due)
                 except StaleCompaction as stale:
                     if stale.reason != "evaluate_again":
                         raise
@@ -177,20 +175,16 @@ class Cycle:
                 prepared_at = current.work.base  # it is weighed with what has happened while it was made
         finally:
             coroutines_used.reset(token)
-            if run.leased and forbidden() != "late":  # else it is the lease of the run that came after
+            if run.leased and run.forbid() != "late":  # else it is the lease of the run that came after
                 self.journal.release()
 
     def _evaluate(
-        self,
-        run: Run,
-        ask: Summarizer,
-        forbidden: Callable[[], StaleReason | None],
-        prepared_at: int | None,
+        self, run: Run, prepared_at: int | None
     ) -> tuple[StrategyPass, Decision | None, Verdict | None, bool]:
         """Return the pass, why the deferred compaction is due and why strategies are (None: they are not), and whether
         the deferred compaction is shown first."""
         self._last_evaluation = None
-        current = StrategyPass(self, run, ask, forbidden)
+        current = StrategyPass(self, run)
         if current.view.rounds.snapshot is not None:  # count what is new on this thread, not in compose
             _ = current.view.prefix_sums
         due = current.weigh() if self.deferral is not None and self.config.enabled else None
@@ -198,7 +192,7 @@ class Cycle:
             raise StaleCompaction("rounds_changed")
         if due is not None and due.over is None and not run.forced:
             return current, due, None, True
-        return current, due, current.decide(due, run), False
+        return current, due, current.decide(due), False
 
     def stays_undue(self) -> bool:
         """Return whether nothing that was said since the last evaluation can have made the trigger due.
@@ -356,16 +350,9 @@ class StrategyPass:
     from its end, and nobody is shown it yet. Without a *run*, no model is asked: summaries are extracted.
     """
 
-    def __init__(
-        self,
-        cycle: Cycle,
-        run: Run | None = None,
-        ask: Summarizer | None = None,
-        forbidden: Callable[[], StaleReason | None] | None = None,
-    ) -> None:
+    def __init__(self, cycle: Cycle, run: Run | None = None) -> None:
         self._cycle = cycle
-        self._run = run
-        self._forbidden = forbidden or _forbid_at_exit
+        self._run = run = run if run is not None else Run(ExtractiveSummarizer())
         self._composed = cycle.list_composed()  # first: after a prompt that is made meanwhile it is evaluated again
         while True:  # the journal is read first: rounds that are added in between only lengthen the tail
             self._state = state = cycle.journal.read()
@@ -375,14 +362,12 @@ class StrategyPass:
         token_cache, header = cycle.token_cache, cycle.header_tokens() if cycle.header_tokens is not None else 0
         #: What strategies may ask the summarizer with; and the generation that is current, as far as it knows.
         self.work = Work(
-            summarizer=run.summarizer if run is not None else ExtractiveSummarizer(),
+            summarizer=run.summarizer,
             count=token_cache.count,
             config=cycle.config,
             emit=cycle.emit,
             monotonic=cycle.monotonic,
             run=run,
-            call=ask,
-            forbidden=self._forbidden,
             journal=cycle.journal,
             summarizer_stats=cycle.summarizer_stats,
             rounds=rounds,
@@ -435,24 +420,23 @@ class StrategyPass:
             return None
         deferred, decision = found
         self._see(self.view, deferred)
-        if self._run is not None:
-            self._run.recheck_in = decision.recheck_in
+        self._run.recheck_in = decision.recheck_in
         return decision if decision.show else None
 
-    def decide(self, due: Decision | None, run: Run) -> Verdict | None:
+    def decide(self, due: Decision | None) -> Verdict | None:
         """Return why strategies are to run; None, after telling the reason, if they are not."""
-        cycle, view, generation, forced = self._cycle, self.ahead, self.work.base, run.forced
+        cycle, run, view, generation = self._cycle, self._run, self.ahead, self.work.base
         if not cycle.config.enabled:
             skip = Skip.DISABLED
         elif view.total == 0:
             skip = Skip.EMPTY
-        elif not forced and self._state.revert_round_id is not None and self.is_reverted():
+        elif not run.forced and self._state.revert_round_id is not None and self.is_reverted():
             skip = Skip.REVERTED
         else:
-            verdict = Verdict(True) if forced else cycle.trigger.verdict(view)
+            verdict = Verdict(True) if run.forced else cycle.trigger.verdict(view)
             if view.is_offline:  # a good answer is due to replace it
                 verdict = copy_with(verdict, is_due=True)
-            evaluated = view.role, generation, view.total, view.tail_length, verdict.is_due, forced
+            evaluated = view.role, generation, view.total, view.tail_length, verdict.is_due, run.forced
             cycle.emit_later(*_EVALUATED, evaluated)
             if verdict.cost_evaluation is not None:
                 cycle.emit(copy_with(verdict.cost_evaluation, role=view.role, generation=generation))
@@ -469,18 +453,18 @@ class StrategyPass:
             if verdict.recheck_in is not None:
                 run.recheck_in = min(verdict.recheck_in, run.recheck_in or math.inf)
             skip = Skip.BELOW_TRIGGER
-        self._skip(skip, run)
+        self._skip(skip)
         if skip in (Skip.EMPTY, Skip.BELOW_TRIGGER) and self.deferred is None:
             cycle.remember_evaluation(view, self._composed)
         return None
 
-    def apply(self, verdict: Verdict, due: Decision | None, run: Run) -> None:  # noqa: PLR0912  (one story)
+    def apply(self, verdict: Verdict, due: Decision | None) -> None:  # noqa: PLR0912  (one story)
         """Let strategies run until the trigger is no longer due; publish or defer what each gives, as it gives it.
 
         The failure of one of several strategies is told and remembered, and the next one runs. If all of them were not
         enough, that is told too, and the first failure is raised, so that it is tried again later.
         """
-        cycle, work = self._cycle, self.work
+        cycle, run, work = self._cycle, self._run, self.work
         run.compacting = True
         work.token_threshold, work.exceeds = verdict.token_threshold, verdict.exceeds
         work.config, work.prices = cycle.trigger.config or cycle.config, cycle.trigger.prices
@@ -507,7 +491,7 @@ class StrategyPass:
                 for overlay in strategy(self.ahead):
                     self._take(overlay)
             except Exception as error:  # noqa: BLE001
-                self._note_failure(error, run)
+                self._note_failure(error)
         else:
             if run.forced or (due is not None and not self._has_changed):  # nothing is left to extend it by
                 self.show_deferred()
@@ -523,19 +507,19 @@ class StrategyPass:
         cycle.behind_since = cycle.summarizer_stats.due_at = None
         if not self._has_changed:
             nothing = Skip.NOTHING_CLOSED if self.ahead.closed <= self.ahead.end else Skip.NOTHING_NEW
-            self._skip(Skip.TOO_LITTLE if self._has_too_little else nothing, run)
+            self._skip(Skip.TOO_LITTLE if self._has_too_little else nothing)
         elif self.last_published is not None and self.view.rounds.snapshot is not None:
             _ = self.view.prefix_sums  # forgets what is covered now, rather than at the next evaluation
 
-    def _note_failure(self, error: Exception, run: Run) -> None:
+    def _note_failure(self, error: Exception) -> None:
         """Tell and remember that a strategy failed; raise the *error* if no other strategy can do better."""
         if isinstance(error, StaleCompaction):
             raise error
         if isinstance(error, (LeasedElsewhere, LimitReached)):
-            self._skip(Skip.LEASED if isinstance(error, LeasedElsewhere) else Skip.LIMITED, run, error.seconds)
+            self._skip(Skip.LEASED if isinstance(error, LeasedElsewhere) else Skip.LIMITED, error.seconds)
             raise error
         if isinstance(error, LoopPaused):
-            self._skip(Skip.PAUSED, run)
+            self._skip(Skip.PAUSED)
             raise error
         rejected = error if isinstance(error, SummaryRejected) else None
         from .acceptance.checks import is_too_little
@@ -567,9 +551,9 @@ class StrategyPass:
             self._cycle.emit(PlanFailed(role=self.view.role, error=type(error).__name__))
             return None
 
-    def _skip(self, reason: Skip, run: Run, retry_in: float | None = None) -> None:
+    def _skip(self, reason: Skip, retry_in: float | None = None) -> None:
         """Tell that nothing is compacted, and why."""
-        run.skip_reason = reason
+        self._run.skip_reason = reason
         view, generation = self.ahead, self._state.generation
         skipped = view.role, generation, view.total, view.tail_length, view.closed, reason, retry_in
         self._cycle.emit_later(*_SKIPPED, skipped)
@@ -608,7 +592,7 @@ class StrategyPass:
 
     def _defer(self, overlay: CompactedMessage) -> None:
         """Keep *overlay* to be shown later, and let strategies go on from its end."""
-        if reason := self._forbidden():
+        if reason := self._run.forbid():
             raise StaleCompaction(reason)
         journal, view, work = self._cycle.journal, self.view, self.work
         ids = tuple([round_.id for round_ in view.rounds[view.end : overlay.end_index]])
@@ -622,7 +606,7 @@ class StrategyPass:
         self.has_prepared = self._has_changed = True
 
     def _reduce(self, overlay: Reduction) -> None:
-        if reason := self._forbidden():
+        if reason := self._run.forbid():
             raise StaleCompaction(reason)
         view, cycle, work = self.view, self._cycle, self.work
         overlay = copy_with(overlay, generation=work.base)
@@ -646,8 +630,7 @@ class StrategyPass:
         before = [pair for number in covered for pair in messages.get(number, ())]
         self._see(copy_with(view, given_reductions=reductions, as_composed=False), self.deferred)
         self._has_changed = True
-        if self._run is not None:
-            self._run.has_reduced = True
+        self._run.has_reduced = True
         cycle.emit(
             Reduced(
                 role=view.role,
@@ -709,7 +692,7 @@ class StrategyPass:
         """Publish *overlay*, and go on from there."""
         from .strategies.offline import drop_offline_end
 
-        if reason := self._forbidden():
+        if reason := self._run.forbid():
             raise StaleCompaction(reason)
         view, cycle, work = self.view, self._cycle, self.work
         before = view.compaction_tokens + view.count_closed_tokens(view.end, overlay.end_index)
@@ -725,8 +708,7 @@ class StrategyPass:
             if is_same(current, overlay):  # another process found the same answer in the log
                 raise StaleCompaction("evaluate_again") from stale
             raise
-        if self._run is not None:
-            self._run.has_published = True
+        self._run.has_published = True
         cycle.emit(
             Published(
                 role=view.role,
@@ -774,10 +756,6 @@ def load_strategies(*, is_automatic: bool = True) -> Sequence[Strategy]:
         return (compact_rounds,)
     offload = offload_large(kinds="tool_result", preview=400, ending=200)
     return offload, compact_notes_in_view, compress_open_round
-
-
-def _forbid_at_exit() -> StaleReason | None:
-    return "interpreter_exit" if interpreter_is_exiting() else None
 
 
 def _read_round(view: View, index: int) -> RoundRead:

@@ -348,7 +348,7 @@ class Runner:
             if not self._pending:
                 return None
         self._due = False
-        self._run = Run(self._summarizer, forced=bool(self._waiters))
+        self._run = Run(self._summarizer, bool(self._waiters), self._ask, self._find_stale_reason)
         if self._state in (State.IDLE, State.BACKING_OFF):
             self._state = State.COMPACTING
         return self._run
@@ -418,7 +418,7 @@ class Runner:
                 names = self._events.session, self.role
                 permit = run.permit = self._ticket.take_permit(*names) if self._ticket is not None and takes else None
                 try:
-                    result = self._cycle.run(run, partial(self._ask, run), partial(self._forbid, run))
+                    result = self._cycle.run(run)
                 finally:  # for a run that was given up this is where its call has really ended
                     for cancel in timers:
                         cancel()
@@ -454,7 +454,7 @@ class Runner:
     def _continue_or_dispatch(self, run: Run) -> bool:
         """Do what *run* has found due on a thread of its own, and return True. With a dispatcher, have a worker do it,
         again if nothing came of that within a minute, and return False."""
-        if reason := self._forbid(run):
+        if reason := run.forbid():
             raise StaleCompaction(reason)
         if (dispatcher := self._dispatcher) is None:
             self._dispatch(run)
@@ -473,10 +473,8 @@ class Runner:
         )
         return False
 
-    def _forbid(self, run: Run) -> StaleReason | None:
+    def _find_stale_reason(self, run: Run) -> StaleReason | None:
         """Return why *run* may not publish any more; None: it may."""
-        if interpreter_is_exiting():
-            return "interpreter_exit"
         with self._lock:
             if self._run is not run or run.over:
                 return "late"
@@ -484,7 +482,7 @@ class Runner:
 
     def _ask(self, run: Run, request: SummaryRequest) -> str | Summary:
         """Return the summarizer's answer. At the deadline *run* is given up, and a later answer is discarded."""
-        if reason := self._forbid(run):
+        if reason := run.forbid():
             raise StaleCompaction(reason)
         summarizer, permit, call = run.summarizer, run.permit, object()
         run.request_kind = request.kind

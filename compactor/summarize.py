@@ -36,6 +36,7 @@ from .summarizers.base import (
     Written,
     add_usage,
 )
+from .timers import interpreter_is_exiting
 from .tokens import TokenCounter, count_payload
 
 if TYPE_CHECKING:
@@ -84,7 +85,11 @@ class Run:
 
     summarizer: Summarizer
     #: Somebody waits in ``compact_now``: trigger and back-off do not matter.
-    forced: bool
+    forced: bool = False
+    #: Asks the summarizer for this run, within a deadline; None: without one.
+    ask_in_time: Callable[[Run, SummaryRequest], str | Summary] | None = None
+    #: Returns why this run may not publish any more, and None while it may; None: it always may.
+    find_stale_reason: Callable[[Run], StaleReason | None] | None = None
     #: The ``Permit``, which reserves the cost of a request or raises ``LimitReached``; None: there are no limits.
     permit: Any = None
     #: A worker has taken it up.
@@ -109,6 +114,16 @@ class Run:
     leased: bool = False
     #: Seconds until a deferred compaction is weighed again, if nothing happens before.
     recheck_in: float | None = None
+
+    def ask(self, request: SummaryRequest) -> str | Summary:
+        """Return the summarizer's answer."""
+        return self.summarizer(request) if self.ask_in_time is None else self.ask_in_time(self, request)
+
+    def forbid(self) -> StaleReason | None:
+        """Return why it may not publish any more; None: it may."""
+        if interpreter_is_exiting():
+            return "interpreter_exit"
+        return self.find_stale_reason(self) if self.find_stale_reason is not None else None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -163,12 +178,8 @@ class Work:
     #: Returns an instruction as a continuation of the agent's last prompt, if that shows the previous compaction and,
     #: behind it, the rounds. None: no prompt is known that shows all of the tail.
     continue_prompt: Callable[[CompactedMessage | None, Sequence[Round], str], ContinuedPrompt | None] | None = None
-    #: The run whose reservation and lease each call needs; None: it needs none.
+    #: The run that asks: each call needs its reservation and lease; None outside of a cycle.
     run: Run | None = None
-    #: Asks the summarizer within a deadline; None: it has none.
-    call: Summarizer | None = None
-    #: Returns why the run may not publish any more; None: it may.
-    forbidden: Callable[[], StaleReason | None] = lambda: None
     #: Keeps accepted answers; None: nothing does.
     journal: JournalWriter | None = None
     #: The rounds that strategies see; None outside of a cycle.
@@ -207,7 +218,7 @@ class Work:
             and (now.redactions > then.redactions or bisect_right(now.hidden, then.total) > len(then.hidden))
         ):
             raise StaleCompaction("rounds_changed")
-        return (self.call or self.summarizer)(request)
+        return self.summarizer(request) if self.run is None else self.run.ask(request)
 
     def may_continue(self, agent: str) -> bool:
         """Return whether the summarizer may find a prompt for the model *agent* in the provider's cache.
@@ -385,7 +396,7 @@ class Work:
         """
         run, journal = self.run, self.journal
         # The lease of a run that was given up is that of its successor.
-        if run is None or journal is None or self.deterministic or self.forbidden() == "late":
+        if run is None or journal is None or self.deterministic or run.forbid() == "late":
             return
         if run.permit is not None:
             run.permit.reserve(request, self.count)

@@ -75,7 +75,7 @@ class Table:
         allowed: Callable[[], StaleReason | None] = lambda: None,
         forced: bool = False,
     ) -> CompactedMessage | None:
-        return self.cycle.run(Run(ask, forced=forced), ask, allowed)
+        return self.cycle.run(Run(ask, forced, find_stale_reason=lambda _run: allowed()))
 
 
 def test_a_cycle_publishes_what_is_due() -> None:

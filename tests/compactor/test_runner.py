@@ -155,7 +155,7 @@ def test_rounds_with_new_ids_at_every_reading_are_not_paid_for_again_and_again()
 
 def test_at_interpreter_exit_nothing_is_published_and_nothing_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A discarded result is made again at once, which at exit would never end."""
-    monkeypatch.setattr("compactor.runner.interpreter_is_exiting", lambda: True)
+    monkeypatch.setattr("compactor.summarize.interpreter_is_exiting", lambda: True)
     summarizer = ScriptedSummarizer()
     compactor, executor, _ = on_command(memory_of(10), summarizer)
     compactor.start()
@@ -173,7 +173,7 @@ def test_an_answer_that_comes_at_interpreter_exit_is_not_published(monkeypatch: 
     """Other threads' modules may be half gone."""
 
     def summarizer(request: object) -> str:
-        monkeypatch.setattr("compactor.runner.interpreter_is_exiting", lambda: True)
+        monkeypatch.setattr("compactor.summarize.interpreter_is_exiting", lambda: True)
         return PRICES
 
     compactor, executor, _ = on_command(memory_of(10), summarizer)
