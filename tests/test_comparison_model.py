@@ -58,8 +58,7 @@ def test_a_summary_keeps_every_fact_that_its_request_shows() -> None:
     assert raw_in(second) == {}
 
 
-@pytest.mark.parametrize("structured", [False, True])
-def test_asked_for_changes_the_model_names_what_is_new(structured: bool) -> None:
+def test_asked_for_changes_the_model_names_what_is_new() -> None:
     """In the form and as long as was asked for; what stood before goes through no summary again."""
     facts = planted(3, seed=2)
     model = FakeModel(change_words=100)
@@ -67,18 +66,9 @@ def test_asked_for_changes_the_model_names_what_is_new(structured: bool) -> None
     noted = f"1. {facts[0][0]}={facts[0][1]}\n{told(*facts[1])}\n"
     body: dict[str, Any] = {"messages": [said("user", noted + load_contract("changes").content)]}
     assert asks_for_changes(body)
-    if structured:
-        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "changes", "schema": {}}}
-    content = model.answered(body)["content"]
-    if structured:
-        found = json.loads(content)
-        assert found.keys() == {"add", "replace", "remove"}
-        assert found["replace"] == found["remove"] == []
-        changes = [change["text"] for change in found["add"]]
-    else:
-        matches = [re.fullmatch(r"add \[.+\]: (.+)", line) for line in content.splitlines()]
-        assert all(matches)
-        changes = [match[1] for match in matches if match]
+    matches = [re.fullmatch(r"add \[.+\]: (.+)", line) for line in model.answered(body)["content"].splitlines()]
+    assert all(matches)
+    changes = [match[1] for match in matches if match]
     assert sum(len(change.split()) for change in changes[1:]) == 100
     assert told_in(changes[0]) == dict(facts[1:2])
     assert model.depths.of == {facts[0][0]: 1, facts[1][0]: 1}

@@ -56,7 +56,7 @@ class FakeModel:
         if asks_for_changes(body):
             new = {key: value for key, value in raw.items() if told.get(key) != value}
             self.depths.written(new, raw)
-            return _said(self._changes(new, words, body))
+            return _said(self._changes(new, words))
         facts = told | raw
         self.depths.written(facts, raw)
         summary = self._summary(facts, words)
@@ -72,14 +72,11 @@ class FakeModel:
             lines.append(f"- {_choose(rng, words, min(left - 3, _SENTENCE))}.")
         return "\n".join(lines)
 
-    def _changes(self, facts: Mapping[str, str], vocabulary: str, body: Mapping[str, Any]) -> str:
-        """Return the new facts and sentences of what was done, as changes in the form that was asked for."""
+    def _changes(self, facts: Mapping[str, str], vocabulary: str) -> str:
+        """Return the new facts and sentences of what was done, as changes of notes."""
         rng, words = random.Random(self._answers), self._change_words
         done = [_choose(rng, vocabulary, min(words - at, _SENTENCE)) for at in range(0, words, _SENTENCE)]
         added = [(_KEPT, line.removeprefix("- ")) for line in _lines(facts)] + [(_DONE, f"{one}.") for one in done]
-        if body.get("response_format"):
-            adding = [{"section": section, "text": text} for section, text in added]
-            return json.dumps({"add": adding, "replace": [], "remove": []})
         return "\n".join(f"add [{section}]: {text}" for section, text in added)
 
 

@@ -50,7 +50,6 @@ class AnthropicSummarizer(ModelSummarizer):
         "stream": "an answer is read as a whole",
         "timeout": "use timeout=",
     }
-    _SCHEMA_WORDS = ("output_config", "output_format", "json_schema")
     _EXTRA = "anthropic"
     _CLIENT = ("anthropic", "Anthropic")
     _METHOD = "messages.create"
@@ -95,13 +94,6 @@ class AnthropicSummarizer(ModelSummarizer):
             headers[_BETA] = f"{others},{_COMPACTION}" if others else _COMPACTION
             arguments["extra_headers"] = headers
         return _mark_for_cache(arguments)
-
-    def _format(self, arguments: Arguments, name: str, schema: Any) -> dict[str, Any] | None:  # noqa: ARG002
-        config = dict(arguments.get("output_config") or {})
-        if "format" in config:
-            return None
-        config["format"] = {"type": "json_schema", "schema": schema}
-        return _add_to_body(arguments, output_config=config)
 
     def _read(self, answer: Any) -> Summary:
         return read_message(answer, self.model)

@@ -77,8 +77,6 @@ class SummaryRequest(ValueObject):
     continued_prompt: ContinuedPrompt | None = field(default=None, repr=False)
     #: The notes to edit, if ``kind`` is "changes"; the first is number 1.
     notes: Sequence[Note] = field(default=(), repr=False)
-    #: The JSON schema of the answer, unless it is plain text.
-    schema: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -42,7 +42,6 @@ class GeminiSummarizer(ModelSummarizer):
         "max_output_tokens": "use max_output_tokens=",
         "temperature": "use temperature=",
     }
-    _SCHEMA_WORDS = ("response_schema", "json_schema", "JsonSchema", "response_mime_type")
     _EXTRA = "gemini"
     _CLIENT = ("google.genai", "Client")
     _METHOD = "models.generate_content"
@@ -86,11 +85,6 @@ class GeminiSummarizer(ModelSummarizer):
         elif isinstance(choice, Mapping) and "function" not in choice:
             given["tool_config"] = choice
         return given | self._arguments | self._write_messages(continued.messages)
-
-    def _format(self, arguments: Arguments, name: str, schema: Any) -> dict[str, Any] | None:  # noqa: ARG002
-        if arguments.keys() & {"response_mime_type", "response_schema", "response_json_schema"}:
-            return None
-        return {**arguments, "response_mime_type": "application/json", "response_json_schema": schema}
 
     def _send(self, client: Any, method: str, limit: Limit, arguments: Arguments, timeout: float) -> Any:  # noqa: ARG002
         config = {name: value for name, value in arguments.items() if name != "contents"}

@@ -108,8 +108,6 @@ class ModelSummarizer(ABC):
     _EXTRA: ClassVar[str]
     _CLIENT: ClassVar[tuple[str, str]]
     _METHOD: ClassVar[str]
-    #: Words of an error about the schema of an answer.
-    _SCHEMA_WORDS: ClassVar[Sequence[str]]
     #: What ``provider`` is, unless the endpoint refuses.
     _provider: str = ""
 
@@ -146,7 +144,7 @@ class ModelSummarizer(ABC):
         self.takes_continued = style != "separate"
         #: What goes with every request.
         self._arguments: dict[str, Any] = self._make_arguments(max_output_tokens, extra or {})
-        #: What the endpoint refused for good: "schema", "compaction".
+        #: What the endpoint refused for good: "compaction".
         self._refused: frozenset[str] = frozenset()
         #: How often in a row a request failed; its form may be the reason. One summarizer may serve many sessions.
         self._failed: dict[tuple[str, ...], int] = {}
@@ -222,12 +220,7 @@ class ModelSummarizer(ABC):
         continued = request.continued_prompt
         if continued is not None and (self.style == "continue" or (self.style is None and self._is_cached(continued))):
             yield Form(self._continue(continued), is_continued=True)
-        arguments = self._arguments | self._write_messages(request.messages)
-        if request.schema is not None and "schema" not in self._refused:
-            formatted = self._format(arguments, request.kind, make_sendable(request.schema))
-            if formatted is not None:
-                yield Form(formatted, needs="schema")
-        yield Form(arguments)
+        yield Form(self._arguments | self._write_messages(request.messages))
 
     def _find_compacted(self, request: SummaryRequest) -> ContinuedPrompt | None:
         """Return the agent's prompt if the provider is to compact it: whole, and for a prompt that may show it."""
@@ -289,10 +282,6 @@ class ModelSummarizer(ABC):
     @abstractmethod
     def _continue(self, continued: ContinuedPrompt) -> dict[str, Any]:
         """Return all arguments of a request behind the agent's prompt, equal to the agent's own as far as it goes."""
-
-    @abstractmethod
-    def _format(self, arguments: Arguments, name: str, schema: Any) -> dict[str, Any] | None:
-        """Return *arguments* that ask for an answer of *schema*; None if they cannot."""
 
     @abstractmethod
     def _read(self, answer: Any) -> Summary:
@@ -426,8 +415,7 @@ class ModelSummarizer(ABC):
             # A traceback prints the cause too. Its text quotes the response, and that may quote anything.
             exc.args = (f"HTTP {status}",)
             remedy = self._name_remedy(status, exc, said, arguments)
-            dislikes = status in REFUSALS or any(word in said for word in self._SCHEMA_WORDS)
-            return (NoSummary if dislikes else SummarizerError)(
+            return (NoSummary if status in REFUSALS else SummarizerError)(
                 f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=self._read_retry_after(exc)
             )
         if isinstance(exc, TimeoutError) or "Timeout" in name:

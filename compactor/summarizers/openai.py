@@ -27,12 +27,8 @@ class OpenAISummarizer(ModelSummarizer):
     *style* "separate" sends ``request.messages``. "continue" sends ``request.continued_prompt``, if there is one: the
     beginning of the agent's last prompt is in its provider's cache, so most of the conversation costs a fraction. If
     the endpoint refuses the longer request, or the model's answer is no summary (a tool call, for example), the
-    summarizer asks again as with "separate". None: "continue" if this is the agent's model, as far as is known.
-
-    ``request.schema`` goes out as ``response_format``, but not with "continue": it would change the beginning of the
-    prompt and miss the cache. If the answer is no summary, the summarizer asks again without the schema. Once an
-    endpoint refuses a schema, it gets no more of them. Other failures may be due to either; after one, the next call
-    for the same rounds uses neither.
+    summarizer asks again as with "separate". After another failure, the next call for the same rounds does so. None:
+    "continue" if this is the agent's model, as far as is known.
 
     *timeout* limits the whole call, in seconds. With an ``openai.OpenAI`` given as *client*, it covers only the body of
     a successful answer, which may take one read longer; the owner controls everything else about that client. *extra*
@@ -56,7 +52,6 @@ class OpenAISummarizer(ModelSummarizer):
         "stream": "an answer is read as a whole",
         "timeout": "use timeout=",
     }
-    _SCHEMA_WORDS = ("response_format", "json_schema")
     _EXTRA = "openai"
     _CLIENT = ("openai", "OpenAI")
     _METHOD = "chat.completions.create"
@@ -99,12 +94,6 @@ class OpenAISummarizer(ModelSummarizer):
             given["tool_choice"] = make_sendable(continued.tool_choice)
         plain = [{key: message[key] for key in message if key != NATIVE} for message in continued.messages]
         return given | self._arguments | self._write_messages(plain)
-
-    def _format(self, arguments: Arguments, name: str, schema: Any) -> dict[str, Any] | None:
-        if "response_format" in arguments:
-            return None
-        form = {"name": name, "schema": schema, "strict": True}
-        return {**arguments, "response_format": {"type": "json_schema", "json_schema": form}}
 
     def _read(self, answer: Any) -> Summary:
         return read_answer(answer, self.model)

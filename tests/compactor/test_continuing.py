@@ -34,13 +34,8 @@ TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"ty
 BEGINNING = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
 GOING_ON = ContinuedPrompt(messages=[*BEGINNING, user("Summarise.")], tools=TOOLS, tool_choice="auto", model="m-1")
 REQUEST = SummaryRequest(messages=[user("A transcript.")], continued_prompt=GOING_ON)
-SCHEMA = {"type": "object", "properties": {"changes": {"type": "array"}}, "required": ["changes"]}
-CHANGES = replace(REQUEST, kind="changes", schema=SCHEMA)
 
 CALLED = ok(None, finish="tool_calls", **calls("c1"))
-REFUSES_FORMATS = status(
-    400, body={"error": {"message": "response_format of type json_schema is unavailable now", "code": None}}
-)
 
 
 def summarizer_at(server: ModelServer, model: str = "m-1", **more: Any) -> OpenAISummarizer:
@@ -185,9 +180,8 @@ def test_other_failures_are_failures(server: ModelServer, failing: Answer, forms
     with summarizer_at(server) as summarizer:
         for call in range(6):
             with pytest.raises(SummarizerError) if call in (0, 3, 4) else contextlib.nullcontext():
-                summarizer(CHANGES)
+                summarizer(REQUEST)
     assert "".join("c" if "tools" in body else "p" for body in bodies(server)) == forms
-    assert not any("response_format" in body for body in bodies(server))
 
 
 def test_both_requests_together_keep_to_the_time() -> None:
@@ -215,68 +209,9 @@ def test_a_tool_called_in_the_separate_request_is_a_failure(server: ModelServer)
     assert len(server.requests) == 2
 
 
-# -- structured answers -----------------------------------------------------------------------------------------------
-
-
-def test_a_schema_is_sent_as_response_format(server: ModelServer) -> None:
-    """Strictly: an endpoint that offers it answers with nothing else."""
-    with summarizer_at(server, style="separate") as summarizer:
-        summarizer(CHANGES)
-    schema = {"name": "changes", "schema": SCHEMA, "strict": True}
-    assert bodies(server)[0]["response_format"] == {"type": "json_schema", "json_schema": schema}
-
-
-def test_a_schema_does_not_change_what_is_in_the_cache(server: ModelServer) -> None:
-    """Providers put it before all messages; so it goes only with the separate request."""
-    server.answers(CALLED)
-    with summarizer_at(server) as summarizer:
-        summarizer(CHANGES)
-    assert ["response_format" in body for body in bodies(server)] == [False, True]
-
-
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        REFUSES_FORMATS,
-        status(422, body={"detail": [{"loc": ["body", "response_format"], "msg": "extra fields not permitted"}]}),
-        status(400, body={"error": {"message": "no", "param": "response_format", "code": None}}),
-        reply("response_format is not known here", 400),
-        status(400, body={"error": {"message": "structured outputs are not available"}}),
-        status(404, body={"error": {"message": "No endpoints found that can handle the requested parameters"}}),
-        status(500, body={"error": {"message": "response_format not supported"}}),
-        status(501),
-    ],
-)
-def test_an_endpoint_without_formats_is_asked_in_plain_text(server: ModelServer, refusal: Answer) -> None:
-    """It says so once, in whatever way; from then on it is not asked for any."""
-    server.answers(refusal)
-    with summarizer_at(server, style="separate") as summarizer:
-        assert summarizer(CHANGES).text == "SUMMARY 2"
-        assert summarizer(CHANGES).text == "SUMMARY 3"
-    assert ["response_format" in body for body in bodies(server)] == [True, False, False]
-
-
-@pytest.mark.parametrize(
-    "failing",
-    [
-        reply({"error": {"message": "not supported", "code": 400}}),
-        ok("", usage=None),
-        ok(None, refusal="no", usage=None),
-        status(400, body={"error": {"message": "too long", "code": "context_length_exceeded"}}),
-    ],
-)
-def test_no_summary_in_a_format_is_asked_for_in_plain_text(server: ModelServer, failing: Answer) -> None:
-    """That once: it need not be the format, and others are asked for one all the same."""
-    server.answers(failing)
-    with summarizer_at(server, style="separate") as summarizer:
-        assert summarizer(CHANGES).text == "SUMMARY 2"
-        assert summarizer(CHANGES).text == "SUMMARY 3"
-    assert ["response_format" in body for body in bodies(server)] == [True, False, True]
-
-
 def test_what_one_session_fails_at_is_no_others_concern(server: ModelServer) -> None:
     """Of two that share a summarizer, each is asked plainly once it has failed itself, however many others ask."""
-    one, other = (replace(CHANGES, rounds=(Round(id=name, user_query="Where is it?"),)) for name in ("a", "b"))
+    one, other = (replace(REQUEST, rounds=(Round(id=name, user_query="Where is it?"),)) for name in ("a", "b"))
     server.answers(html(), html(), ok("Booked."), ok("Sent."))
     with summarizer_at(server) as summarizer:
         for request in (one, other):
@@ -293,28 +228,8 @@ def test_only_so_many_failures_are_remembered(server: ModelServer, monkeypatch: 
     with summarizer_at(server) as summarizer:
         for name in "abca":
             with pytest.raises(SummarizerError):
-                summarizer(replace(CHANGES, rounds=(Round(id=name, user_query="Q"),)))
+                summarizer(replace(REQUEST, rounds=(Round(id=name, user_query="Q"),)))
     assert ["tools" in body for body in bodies(server)] == [True] * 4
-
-
-def test_another_refusal_is_not_blamed_on_the_format(server: ModelServer) -> None:
-    """What fails without them as well turns no formats off: a model that is not there."""
-    server.answers(status(400), status(400), ok("Plain."), status(429))
-    with summarizer_at(server, style="separate") as summarizer:
-        with pytest.raises(SummarizerError, match="HTTP 400"):
-            summarizer(CHANGES)
-        summarizer(CHANGES)
-        with pytest.raises(SummarizerError, match="HTTP 429"):
-            summarizer(CHANGES)
-        summarizer(CHANGES)
-    assert ["response_format" in body for body in bodies(server)] == [True, False, False, True, True]
-
-
-def test_a_format_of_the_hosts_own_stays(server: ModelServer) -> None:
-    """``extra`` wins over everything."""
-    with summarizer_at(server, style="separate", extra={"response_format": {"type": "text"}}) as summarizer:
-        summarizer(CHANGES)
-    assert bodies(server)[0]["response_format"] == {"type": "text"}
 
 
 # -- in a conversation ------------------------------------------------------------------------------------------------

@@ -238,30 +238,6 @@ def test_an_answer_without_end_fills_no_memory(provider: Provider, server: Model
     assert "larger than 10 MB" in str(failure(summarizer))
 
 
-def test_a_schema_is_asked_for_and_given_up_where_it_is_refused(
-    provider: Provider, server: ModelServer, summarizer: Any
-) -> None:
-    """Structured output where there is some; an endpoint that knows none is asked without, once and for all."""
-    request = SummaryRequest(messages=REQUEST.messages, schema=SCHEMA, kind="changes")
-    summarizer(request)
-    assert SCHEMA in list(walk(server.requests[-1].body))
-    server.answers(provider.fault(400, "unknown field output_config"))
-    assert summarizer(request).text == "SUMMARY"
-    summarizer(request)
-    assert len(server.requests) == 4
-    assert SCHEMA not in list(walk(server.requests[-1].body))
-
-
-def walk(value: Any) -> Iterator[Any]:
-    yield value
-    if isinstance(value, dict):
-        for inner in value.values():
-            yield from walk(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from walk(inner)
-
-
 def test_no_key_is_told_when_it_is_made(provider: Provider) -> None:
     """Before the first compaction fails; a server of one's own needs none."""
     with pytest.raises(SummarizerError, match="no API key"):
