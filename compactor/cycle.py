@@ -175,7 +175,7 @@ class Cycle:
                 prepared_at = current.work.base  # it is weighed with what has happened while it was made
         finally:
             coroutines_used.reset(token)
-            if run.leased and run.forbid() != "late":  # else it is the lease of the run that came after
+            if run.leased and not run.over:  # else it is the lease of the run that came after
                 self.journal.release()
 
     def _evaluate(
@@ -592,8 +592,7 @@ class StrategyPass:
 
     def _defer(self, overlay: CompactedMessage) -> None:
         """Keep *overlay* to be shown later, and let strategies go on from its end."""
-        if reason := self._run.forbid():
-            raise StaleCompaction(reason)
+        self._run.check()
         journal, view, work = self._cycle.journal, self.view, self.work
         ids = tuple([round_.id for round_ in view.rounds[view.end : overlay.end_index]])
         state = journal.read()
@@ -606,8 +605,7 @@ class StrategyPass:
         self.has_prepared = self._has_changed = True
 
     def _reduce(self, overlay: Reduction) -> None:
-        if reason := self._run.forbid():
-            raise StaleCompaction(reason)
+        self._run.check()
         view, cycle, work = self.view, self._cycle, self.work
         overlay = copy_with(overlay, generation=work.base)
         reductions, discarded = None, "already_covered"
@@ -692,8 +690,7 @@ class StrategyPass:
         """Publish *overlay*, and go on from there."""
         from .strategies.offline import drop_offline_end
 
-        if reason := self._run.forbid():
-            raise StaleCompaction(reason)
+        self._run.check()
         view, cycle, work = self.view, self._cycle, self.work
         before = view.compaction_tokens + view.count_closed_tokens(view.end, overlay.end_index)
         after = view.count_tokens_before(overlay)

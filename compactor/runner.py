@@ -19,7 +19,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from memory.errors import SessionPurged, StaleCompaction, StaleReason
+from memory.errors import SessionPurged, StaleCompaction
 from memory.hooks import describe_error, renew_after_fork
 from memory.overlays import CompactedMessage
 from memory.values import ValueObject
@@ -161,6 +161,8 @@ class Runner:
         self._state = State.NEW
         self._pending = True  # something happened that no cycle has evaluated
         self._due = False  # an evaluation is due even while the compactor waits in the queue: it may need no model
+        if (forked := vars(self).get("_run")) is not None:  # the parent's, which goes on here if it has forked
+            forked.over = True
         self._run: Run | None = None
         self._calls: dict[object, float] = {}  # in flight, given up or not, with the time at which each began
         self._waiters: list[Future[CompactedMessage | None]] = []  # in compact_now
@@ -248,7 +250,9 @@ class Runner:
             thread, cancel = self._thread, self._cancel
             if self._run is not None and not self._run.begun:
                 self._run = None  # no worker took it up; when one does, it finds that it is not wanted
-            if self._run is None:
+            if self._run is not None:
+                self._run.stopping = True
+            else:
                 self._come_to_rest()
             if self._waiters:
                 self._resolve_waiters(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
@@ -348,7 +352,7 @@ class Runner:
             if not self._pending:
                 return None
         self._due = False
-        self._run = Run(self._summarizer, bool(self._waiters), self._ask, self._find_stale_reason)
+        self._run = Run(self._summarizer, bool(self._waiters), self._ask)
         if self._state in (State.IDLE, State.BACKING_OFF):
             self._state = State.COMPACTING
         return self._run
@@ -454,8 +458,7 @@ class Runner:
     def _continue_or_dispatch(self, run: Run) -> bool:
         """Do what *run* has found due on a thread of its own, and return True. With a dispatcher, have a worker do it,
         again if nothing came of that within a minute, and return False."""
-        if reason := run.forbid():
-            raise StaleCompaction(reason)
+        run.check()
         if (dispatcher := self._dispatcher) is None:
             self._dispatch(run)
             return True
@@ -473,17 +476,9 @@ class Runner:
         )
         return False
 
-    def _find_stale_reason(self, run: Run) -> StaleReason | None:
-        """Return why *run* may not publish any more; None: it may."""
-        with self._lock:
-            if self._run is not run or run.over:
-                return "late"
-            return "stopped" if self._state is State.STOPPING else None
-
     def _ask(self, run: Run, request: SummaryRequest) -> str | Summary:
         """Return the summarizer's answer. At the deadline *run* is given up, and a later answer is discarded."""
-        if reason := run.forbid():
-            raise StaleCompaction(reason)
+        run.check()
         summarizer, permit, call = run.summarizer, run.permit, object()
         run.request_kind = request.kind
         with self._lock:
@@ -782,7 +777,7 @@ class Runner:
         with self._lock:
             if self._run is not run:
                 return
-            self._run, self._restart = None, False
+            run.over, self._run, self._restart = True, None, False
             self._come_to_rest()
             self._resolve_waiters(error=CompactionFailed("the compactor's executor is shut down; give it another"))
             self._notify()

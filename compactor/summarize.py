@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from memory.entries import CompactionPrepared
-from memory.errors import StaleCompaction, StaleReason
+from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.overlays import CompactedMessage, Origin
 from memory.rounds import Round, copy_with
@@ -88,8 +88,6 @@ class Run:
     forced: bool = False
     #: Asks the summarizer for this run, within a deadline; None: without one.
     ask_in_time: Callable[[Run, SummaryRequest], str | Summary] | None = None
-    #: Returns why this run may not publish any more, and None while it may; None: it always may.
-    find_stale_reason: Callable[[Run], StaleReason | None] | None = None
     #: The ``Permit``, which reserves the cost of a request or raises ``LimitReached``; None: there are no limits.
     permit: Any = None
     #: A worker has taken it up.
@@ -101,6 +99,8 @@ class Run:
     evaluation: Any = None
     #: There is something to do: strategies run.
     compacting: bool = False
+    #: The compactor is to stop: it may end, and publishes nothing.
+    stopping: bool = False
     #: Its outcome is known, or it was given up; nothing more that it does counts.
     over: bool = False
     #: It has published a compaction; a reduction.
@@ -115,15 +115,12 @@ class Run:
     #: Seconds until a deferred compaction is weighed again, if nothing happens before.
     recheck_in: float | None = None
 
-    def ask(self, request: SummaryRequest) -> str | Summary:
-        """Return the summarizer's answer."""
-        return self.summarizer(request) if self.ask_in_time is None else self.ask_in_time(self, request)
-
-    def forbid(self) -> StaleReason | None:
-        """Return why it may not publish any more; None: it may."""
+    def check(self) -> None:
+        """Raise ``StaleCompaction`` if it may not publish any more."""
         if interpreter_is_exiting():
-            return "interpreter_exit"
-        return self.find_stale_reason(self) if self.find_stale_reason is not None else None
+            raise StaleCompaction("interpreter_exit")
+        if self.over or self.stopping:
+            raise StaleCompaction("late" if self.over else "stopped")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -218,7 +215,9 @@ class Work:
             and (now.redactions > then.redactions or bisect_right(now.hidden, then.total) > len(then.hidden))
         ):
             raise StaleCompaction("rounds_changed")
-        return self.summarizer(request) if self.run is None else self.run.ask(request)
+        if self.run is None or self.run.ask_in_time is None:
+            return self.summarizer(request)
+        return self.run.ask_in_time(self.run, request)
 
     def may_continue(self, agent: str) -> bool:
         """Return whether the summarizer may find a prompt for the model *agent* in the provider's cache.
@@ -396,7 +395,7 @@ class Work:
         """
         run, journal = self.run, self.journal
         # The lease of a run that was given up is that of its successor.
-        if run is None or journal is None or self.deterministic or run.forbid() == "late":
+        if run is None or journal is None or self.deterministic or run.over:
             return
         if run.permit is not None:
             run.permit.reserve(request, self.count)

@@ -44,7 +44,6 @@ from compactor.journal import JournalWriter
 from compactor.summarize import Run, SummaryTask
 from compactor.testing import ScriptedSummarizer
 from memory import CompactedMessage, Memory, Reduction, StaleCompaction
-from memory.errors import StaleReason
 
 
 class Table:
@@ -72,10 +71,10 @@ class Table:
         self,
         ask: Callable[[SummaryRequest], Any] = lambda request: PRICES,
         *,
-        allowed: Callable[[], StaleReason | None] = lambda: None,
+        stopping: bool = False,
         forced: bool = False,
     ) -> CompactedMessage | None:
-        return self.cycle.run(Run(ask, forced, find_stale_reason=lambda _run: allowed()))
+        return self.cycle.run(Run(ask, forced, stopping=stopping))
 
 
 def test_a_cycle_publishes_what_is_due() -> None:
@@ -99,23 +98,19 @@ def test_a_forced_cycle_does_not_ask_the_trigger() -> None:
     assert (forced.is_due, forced.forced) == (True, True)
 
 
-def test_publication_is_refused_by_who_must_allow_it() -> None:
-    """It is asked after the summarizer, just before."""
+def test_a_run_that_is_stopped_while_the_summarizer_answers_publishes_nothing() -> None:
+    """That is looked at after the answer, just before the publication."""
     table = Table(memory_of(10))
-    asked: list[str] = []
 
     def ask(_request: SummaryRequest) -> str:
-        asked[:] = ["summarizer"]
+        run.stopping = True
         return PRICES
 
-    def allowed() -> str:
-        asked.append("allowed")
-        return "stopped"
-
+    run = Run(ask)
     with pytest.raises(StaleCompaction) as caught:
-        table.run(ask, allowed=allowed)
+        table.cycle.run(run)
     assert caught.value.reason == "stopped"
-    assert asked[:2] == ["summarizer", "allowed"]
+    assert kinds(table.events)[-1] == "prepared"
     assert table.memory.get_role_rounds(ROLE)[1] is None
 
 
@@ -498,7 +493,7 @@ def test_no_reduction_is_published_that_is_not_allowed_any_more() -> None:
     memory = memory_of(5)
     table = Table(memory, trigger=when(lambda view: True), strategies=(dropping(0), dropping(1)))
     with pytest.raises(StaleCompaction) as raised:
-        table.run(allowed=lambda: "stopped")
+        table.run(stopping=True)
     assert raised.value.reason == "stopped"
     assert not memory.rounds_getter(ROLE)().reductions.by_round
 
