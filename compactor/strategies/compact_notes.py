@@ -41,7 +41,7 @@ from ..summarizers.base import Style, Summary, SummaryRequest
 from ..tokens import count_prompt
 from ..transcript import MIN_ROOM, Step
 from ..view import View
-from .incremental import Batch, Becomes, Send, SummaryQuestion, compact_due_rounds
+from .incremental import Batch, Becomes, SummaryQuestion, compact_due_rounds
 from .note_edits import apply_edits, is_edits, parse_edits
 
 #: Key in ``extra`` of a compaction: tokens of its notes when they were last written in full.
@@ -143,7 +143,7 @@ class NotesQuestion(SummaryQuestion):
             return "full"
         return form if form != "full" else "addition"
 
-    def prepare(self, view: View, batch: Batch) -> tuple[Form, Send, Becomes]:
+    def prepare(self, view: View, batch: Batch) -> tuple[Form, SummaryTask, Becomes]:
         work, step, previous = self.work, batch.step, batch.request.previous
         continue_prompt = work.continue_prompt if step.at_boundary else None
         may_continue = continue_prompt is not None and continue_prompt(previous, step.rounds, "") is not None
@@ -184,7 +184,7 @@ class NotesQuestion(SummaryQuestion):
         task = SummaryTask(
             request, source, batch.prohibitions, kept, parse, previous, generation=view.generation, major=major
         )
-        return form, partial(work.summarize, task), becomes
+        return form, task, becomes
 
     def _ask_for(self, form: Form, batch: Batch) -> tuple[SummaryRequest, Source, str | None, Span, AnswerParser]:
         """Return the request for notes in that *form*, and its source, both without their texts; the notes that the

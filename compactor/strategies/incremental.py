@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from memory.overlays import PAYLOAD, CompactedMessage
@@ -88,7 +87,6 @@ def find_saving(view: View, previous: CompactedMessage | None, end: int) -> tupl
     return (*saving, wrapper_tokens) if saving is not None else None
 
 
-Send = Callable[[], Summary]
 Becomes = Callable[[Summary], CompactedMessage]
 
 
@@ -158,9 +156,8 @@ class SummaryQuestion(ValueObject):
         )
         return self.work.config.summarizer_input_tokens - count_prompt(empty, view.token_cache.count)
 
-    def prepare(self, view: View, batch: Batch) -> tuple[Form, Send, Becomes]:
-        """Return the form of the answer, the function that sends the request, and the one that makes the summary a
-        compaction."""
+    def prepare(self, view: View, batch: Batch) -> tuple[Form, SummaryTask, Becomes]:
+        """Return the form of the answer, the summary to ask for, and the function that makes it a compaction."""
         work, step, request = self.work, batch.step, batch.request
         previous, target = request.previous, request.target_tokens
         text = Step(texts=[self.lead, *step.texts]).text if self.lead else step.text
@@ -177,7 +174,7 @@ class SummaryQuestion(ValueObject):
         request = copy_with(request, messages=messages, continued_prompt=continued)
         kept, source = batch.make_compaction if batch.publishes else None, copy_with(batch.source, text=text)
         task = SummaryTask(request, source, batch.prohibitions, kept, generation=view.generation)
-        return "full", partial(work.summarize, task), batch.make_compaction
+        return "full", task, batch.make_compaction
 
 
 def compact_due_rounds(
@@ -258,9 +255,9 @@ def summarize_in_steps(
         batch = Batch(step, request, source, reached, last, can_publish, usage, prohibitions)
         refused: SummaryRejected | None = None
         while True:  # if an answer is refused, another form is asked for, in the end a whole summary
-            form, send, becomes = question.prepare(view, batch)
+            form, task, becomes = question.prepare(view, batch)
             try:
-                previous = becomes(send())
+                previous = becomes(question.work.summarize(task))
                 break
             except LimitReached as limited:  # a retry would start over and pay for the refused answer each time
                 raise (refused or limited) from None
