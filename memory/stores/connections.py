@@ -38,6 +38,8 @@ MAX_TRIES_AFTER_CONFLICT = 10
 EntryRow = tuple[int, str, str, int, str | None, int, str, str]
 #: Maximum entries that are appended without a transaction around them.
 MAX_APPENDED = 20
+#: Maximum entries and approximate maximum characters of a page, which is read at once.
+PAGE, PAGE_CHARACTERS = 1_000, 2_000_000
 
 #: Selects the version of the tables, one row.
 SELECT_VERSION = "SELECT version FROM compactor_schema"
@@ -137,6 +139,11 @@ def parse_seconds(name: str, value: str) -> float:
         if 0 <= float(value) < math.inf:
             return float(value)
     raise StoreError(f"{name}= is a number of seconds, 0 or more")
+
+
+def choose_page_size(bodies: Sequence[str]) -> int:
+    """Return how many entries to read or write at once, assuming that they are as long as *bodies*."""
+    return max(1, min(PAGE, PAGE_CHARACTERS * len(bodies) // max(1, sum(map(len, bodies)))))
 
 
 def lock_schema(connection: Connection) -> None:

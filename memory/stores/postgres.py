@@ -25,9 +25,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 
 from ..errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
-from .connections import DEFAULT_PATIENCE, MAX_APPENDED, Dialect, EntryRow, parse_seconds
+from .connections import DEFAULT_PATIENCE, MAX_APPENDED, Dialect, EntryRow, choose_page_size, parse_seconds
 from .notices import CHANNEL, Notices
-from .sql import choose_page_size
 from .text_index import find_session
 
 Result = TypeVar("Result")

@@ -31,7 +31,7 @@ from .base import (
     round_to_minute,
     unescape,
 )
-from .connections import MAX_APPENDED, SELECT_VERSION, Connections, Dialect, EntryRow
+from .connections import MAX_APPENDED, PAGE, SELECT_VERSION, Connections, Dialect, EntryRow, choose_page_size
 from .limiting import LimitRows
 from .partitions import partition_tables
 from .retention import delete_files
@@ -49,9 +49,6 @@ from .text_index import (
 )
 
 Result = TypeVar("Result")
-
-#: Maximum entries and approximate maximum characters of a page, which is read at once.
-PAGE, PAGE_CHARACTERS = 1_000, 2_000_000
 
 #: Maximum sessions whose last written minute of activity is known.
 MAX_ACTIVE = 10_000
@@ -543,11 +540,6 @@ def _make_row(number: int, entry: Entry) -> EntryRow:
             pass  # stored as it is for a newer version; this version could not show the round either
     id_, kind, at = escape(entry.id), escape(entry.kind), format_stamp(entry.created_at)
     return number, id_, kind, entry.round, round_key, entry.version, at, entry.body
-
-
-def choose_page_size(bodies: Sequence[str]) -> int:
-    """Return how many entries to read or write at once, assuming that they are as long as *bodies*."""
-    return max(1, min(PAGE, PAGE_CHARACTERS * len(bodies) // max(1, sum(map(len, bodies)))))
 
 
 def _chain_pages(pages: Iterator[Sequence[Entry]]) -> Iterator[Entry]:

@@ -27,6 +27,7 @@ from memory import Memory, StoreBusy, StoreReadOnly, StoreUnreachable
 def test_a_server_may_be_restarted_at_any_moment(own_postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between calls, within a transaction, within a page of what is read; and be away for a while."""
     monkeypatch.setattr("memory.stores.sql.PAGE", 2)
+    monkeypatch.setattr("memory.stores.connections.PAGE", 2)
     with opened(own_postgres.url()) as store:
         memory = Memory("s", store=store)
         turn(memory, "1")

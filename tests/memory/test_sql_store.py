@@ -218,7 +218,8 @@ def test_a_round_that_this_version_cannot_read_is_stored_all_the_same(url: str) 
 def test_an_append_of_many_makes_a_few_rows_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long an import is: what is in memory at once is bounded, by entries and by characters."""
     monkeypatch.setattr("memory.stores.sql.PAGE", 150)
-    monkeypatch.setattr("memory.stores.sql.PAGE_CHARACTERS", 3_000)
+    monkeypatch.setattr("memory.stores.connections.PAGE", 150)
+    monkeypatch.setattr("memory.stores.connections.PAGE_CHARACTERS", 3_000)
     present, most = WeakSet[Body](), 0
 
     class Aside(list[Entry]):
@@ -263,7 +264,8 @@ def test_an_append_looks_for_the_end_of_the_log_once(
 def test_what_is_read_in_pages_is_whole(url: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a page ends, with and without a limit, also where one entry is more than a page."""
     monkeypatch.setattr("memory.stores.sql.PAGE", 3)
-    monkeypatch.setattr("memory.stores.sql.PAGE_CHARACTERS", 100)
+    monkeypatch.setattr("memory.stores.connections.PAGE", 3)
+    monkeypatch.setattr("memory.stores.connections.PAGE_CHARACTERS", 100)
     written = [entry("x" * (90 if number == 4 else 1), round=number) for number in range(1, length + 1)]
     with opened(url) as store:
         if written:
@@ -278,7 +280,8 @@ def test_what_is_read_in_pages_is_whole(url: str, length: int, monkeypatch: pyte
 def test_a_page_of_long_entries_has_few_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in memory at once is bounded by characters too."""
     monkeypatch.setattr("memory.stores.sql.PAGE", 4)
-    monkeypatch.setattr("memory.stores.sql.PAGE_CHARACTERS", 200)
+    monkeypatch.setattr("memory.stores.connections.PAGE", 4)
+    monkeypatch.setattr("memory.stores.connections.PAGE_CHARACTERS", 200)
     asked: list[Any] = []
     with opened(sqlite_url(tmp_path)) as store:
         store.append("s", [entry("x" * 100) for _ in range(8)], after=0)
@@ -290,6 +293,7 @@ def test_a_page_of_long_entries_has_few_of_them(tmp_path: Path, monkeypatch: pyt
 def test_a_reader_holds_nothing_while_its_consumer_works(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No lock and no transaction: a log is checkpointed, and sessions are purged, whoever reads slowly."""
     monkeypatch.setattr("memory.stores.sql.PAGE", 1)
+    monkeypatch.setattr("memory.stores.connections.PAGE", 1)
     with opened(url) as store:
         store.append("s", [entry(), entry(), entry()], after=0)
         reader = store.read("s")
