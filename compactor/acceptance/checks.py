@@ -162,16 +162,8 @@ def check_summary(
                 reason = "the summary is the previous one again, after a long piece of conversation"
                 raise source.refuse("hollow", reason)
 
-    tokens, before, added = count(summary.text), source.previous_tokens, source.tokens
-    sizes = f"the summary has {tokens} tokens; the previous one has {before} and the new rounds {added}"
-    if tokens > before + added:
-        raise source.refuse("larger", sizes)
-    if tokens > before + added * MIN_SAVING:
-        raise source.refuse("no_progress", sizes)
-    if target_tokens is not None and tokens > MAX_OVER_TARGET * target_tokens:
-        reason = f"the summary has {tokens} tokens, over {MAX_OVER_TARGET:g} times the target of {target_tokens}"
-        raise source.refuse("oversized", f"{reason}; raise {length_setting}, or state the length in the prompt")
-
+    tokens = count(summary.text)
+    _check_length(tokens, source, target_tokens, length_setting)
     if not is_extracted and kind != "changes" and is_cut_off(said, source.text):
         reason = f"the summary is cut off; raise the summarizer's token limit, or lower {length_setting}"
         raise source.refuse("cut_off", reason)
@@ -184,10 +176,15 @@ def check_summary(
     if not is_extracted:
         sources = Terms(strip_markup(source.text)), Terms(source.previous)
         if new:
-            _check_content(new, news, source, sources, kind, names, unknown)
+            _check_content(new, source, sources, kind, len(names) - len(unknown))
+        if news and _adds_nothing(Terms(news), sources):
+            raise source.refuse("hollow", "what the summary adds says nothing about the new rounds")
+        if len(unknown) > max(MAX_INVENTED, MAX_INVENTED_SHARE * len(names)):
+            reason = f"{len(unknown)} of the {len(names)} identifiers in the summary are absent from its source"
+            raise source.refuse("invented", reason, unknown)
         if source.previous:
             # A summary with a target below the previous length cannot keep as much of it.
-            length = max(before or count(source.previous), 1)
+            length = max(source.previous_tokens or count(source.previous), 1)
             share = 1.0 if target_tokens is None else min(1.0, target_tokens / length)
             _check_kept(Terms(summary.text), source, sources, MIN_KEPT * share)
     return CheckedSummary(summary, tokens, unknown, said)
@@ -227,21 +224,26 @@ def _read_answer(
     return summary, said, new
 
 
-def _check_content(
-    text: str,
-    news: str,
-    source: Source,
-    sources: tuple[Terms, Terms],
-    kind: RequestKind,
-    names: Sequence[str],
-    unknown: tuple[str, ...],
-) -> None:
-    """Raise ``SummaryRejected`` if *text*, or *news*, its sentences that are new, says next to nothing of *sources*:
-    the new rounds and the previous summary; or if too many of its *names* are *unknown*."""
+def _check_length(tokens: int, source: Source, target_tokens: int | None, length_setting: str) -> None:
+    """Raise ``SummaryRejected`` if so many *tokens* make no prompt clearly shorter, or far exceed the target."""
+    before, added = source.previous_tokens, source.tokens
+    sizes = f"the summary has {tokens} tokens; the previous one has {before} and the new rounds {added}"
+    if tokens > before + added:
+        raise source.refuse("larger", sizes)
+    if tokens > before + added * MIN_SAVING:
+        raise source.refuse("no_progress", sizes)
+    if target_tokens is not None and tokens > MAX_OVER_TARGET * target_tokens:
+        reason = f"the summary has {tokens} tokens, over {MAX_OVER_TARGET:g} times the target of {target_tokens}"
+        raise source.refuse("oversized", f"{reason}; raise {length_setting}, or state the length in the prompt")
+
+
+def _check_content(text: str, source: Source, sources: tuple[Terms, Terms], kind: RequestKind, known: int) -> None:
+    """Raise ``SummaryRejected`` if *text* says next to nothing of *sources*, the new rounds and the previous summary.
+    *known* is the number of their identifiers that it names."""
     terms = Terms(text)
     is_part = kind != "rounds"
     request = None if is_part or _LANGUAGE not in source.instructions else Terms(source.instructions)
-    if says_nothing(terms, sources, len(names) - len(unknown), is_part=is_part, request=request):
+    if says_nothing(terms, sources, known, is_part=is_part, request=request):
         reason = "the summary says next to nothing about the conversation; check the summarizer's prompt and server"
         raise source.refuse("hollow", reason, had_nothing_to_say=had_nothing_to_say(terms, sources))
     if kind != "changes" and source.instructions and is_from_instructions(text, source):
@@ -249,11 +251,6 @@ def _check_content(
         raise source.refuse("hollow", reason)
     if kind != "changes" and source.previous and (missed := names_nothing_new(terms, *sources)):
         raise source.refuse("hollow", "the summary says nothing about the new rounds", missed)
-    if news and _adds_nothing(Terms(news), sources):
-        raise source.refuse("hollow", "what the summary adds says nothing about the new rounds")
-    if len(unknown) > max(MAX_INVENTED, MAX_INVENTED_SHARE * len(names)):
-        reason = f"{len(unknown)} of the {len(names)} identifiers in the summary are absent from its source"
-        raise source.refuse("invented", reason, unknown)
 
 
 def _check_kept(terms: Terms, source: Source, sources: tuple[Terms, Terms], share: float) -> None:
