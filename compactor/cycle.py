@@ -156,16 +156,16 @@ class Cycle:
         token = coroutines_used.set(self.coroutines)
         try:
             while True:
-                evaluation, run.evaluation = run.evaluation or self._evaluate(run, prepared_at), None
-                current, due, verdict, shows = evaluation
-                if run.only_evaluates and (shows or verdict is not None):
-                    run.evaluation = evaluation
+                current: StrategyPass = run.evaluation or self._evaluate(run, prepared_at)
+                is_due = current.shows_deferred or current.verdict is not None
+                run.evaluation = current if run.only_evaluates and is_due else None
+                if run.evaluation is not None:
                     return None
                 try:
-                    if shows:
+                    if current.shows_deferred:
                         current.show_deferred()
-                    elif verdict is not None:
-                        current.apply(verdict, due)
+                    elif current.verdict is not None:
+                        current.apply(current.verdict)
                 except StaleCompaction as stale:
                     if stale.reason != "evaluate_again":
                         raise
@@ -178,21 +178,19 @@ class Cycle:
             if run.leased and not run.over:  # else it is the lease of the run that came after
                 self.journal.release()
 
-    def _evaluate(
-        self, run: Run, prepared_at: int | None
-    ) -> tuple[StrategyPass, Decision | None, Verdict | None, bool]:
-        """Return the pass, why the deferred compaction is due and why strategies are (None: they are not), and whether
-        the deferred compaction is shown first."""
+    def _evaluate(self, run: Run, prepared_at: int | None) -> StrategyPass:
+        """Return a new pass that has found out what is due."""
         self._last_evaluation = None
         current = StrategyPass(self, run)
         if current.view.rounds.snapshot is not None:  # count what is new on this thread, not in compose
             _ = current.view.prefix_sums
-        due = current.weigh() if self.deferral is not None and self.config.enabled else None
+        current.due = current.weigh() if self.deferral is not None and self.config.enabled else None
         if prepared_at == current.work.base and current.deferred is None:  # or it would be made again and again
             raise StaleCompaction("rounds_changed")
-        if due is not None and due.over is None and not run.forced:
-            return current, due, None, True
-        return current, due, current.decide(due), False
+        current.shows_deferred = current.due is not None and current.due.over is None and not run.forced
+        if not current.shows_deferred:
+            current.verdict = current.decide()
+        return current
 
     def stays_undue(self) -> bool:
         """Return whether nothing that was said since the last evaluation can have made the trigger due.
@@ -393,6 +391,11 @@ class StrategyPass:
         #: The deferred compaction; and the view as it will be when that is shown: triggers and strategies go by it.
         self.deferred: CompactedMessage | None = None
         self.ahead = view
+        #: Why the deferred compaction is to be shown, and why strategies are to run; None: they are not.
+        self.due: Decision | None = None
+        self.verdict: Verdict | None = None
+        #: Whether the deferred compaction is shown as it is, and no strategy runs.
+        self.shows_deferred = False
         self.last_published: CompactedMessage | None = None
         #: Whether it has prepared one to be deferred, and whether it has changed anything at all.
         self.has_prepared = False
@@ -423,9 +426,9 @@ class StrategyPass:
         self._run.recheck_in = decision.recheck_in
         return decision if decision.show else None
 
-    def decide(self, due: Decision | None) -> Verdict | None:
+    def decide(self) -> Verdict | None:
         """Return why strategies are to run; None, after telling the reason, if they are not."""
-        cycle, run, view, generation = self._cycle, self._run, self.ahead, self.work.base
+        cycle, run, view, generation, due = self._cycle, self._run, self.ahead, self.work.base, self.due
         if not cycle.config.enabled:
             skip = Skip.DISABLED
         elif view.total == 0:
@@ -458,7 +461,7 @@ class StrategyPass:
             cycle.remember_evaluation(view, self._composed)
         return None
 
-    def apply(self, verdict: Verdict, due: Decision | None) -> None:  # noqa: PLR0912  (one story)
+    def apply(self, verdict: Verdict) -> None:  # noqa: PLR0912  (one story)
         """Let strategies run until the trigger is no longer due; publish or defer what each gives, as it gives it.
 
         The failure of one of several strategies is told and remembered, and the next one runs. If all of them were not
@@ -493,7 +496,7 @@ class StrategyPass:
             except Exception as error:  # noqa: BLE001
                 self._note_failure(error)
         else:
-            if run.forced or (due is not None and not self._has_changed):  # nothing is left to extend it by
+            if run.forced or (self.due is not None and not self._has_changed):  # nothing is left to extend it by
                 self.show_deferred()
             view, number = self.ahead, len(cycle.strategies)
             if (self._has_changed or self._failed) and (
