@@ -320,13 +320,13 @@ class ContextCompactor:
         return self._runner.begin_stop(timeout)
 
     @property
-    def is_running(self) -> bool:
-        """Whether a cycle runs, or a call that was given up."""
-        return self._runner.is_running
+    def is_in_cycle(self) -> bool:
+        """Whether a cycle runs, if only to evaluate, or a call that was given up."""
+        return self._runner.is_in_cycle
 
     @property
     def is_compacting(self) -> bool:
-        """Whether a cycle has something to do, or a call that was given up runs."""
+        """Whether a cycle runs that has found something to do, or a call that was given up."""
         return self._runner.is_compacting
 
     @property

@@ -196,20 +196,20 @@ class Runner:
         return run.skip_reason if run is not None and run.begun else self._skip_reason
 
     @property
-    def is_running(self) -> bool:
-        """Whether a cycle runs, or a call that was given up."""
+    def is_in_cycle(self) -> bool:
+        """Whether a cycle runs, if only to evaluate, or a call that was given up."""
         return self._run is not None or bool(self._calls)
 
     @property
     def is_compacting(self) -> bool:
-        """Whether a cycle has something to do, or a call that was given up runs."""
+        """Whether a cycle runs that has found something to do, or a call that was given up."""
         run = self._run
         return (run is not None and run.compacting) or bool(self._calls)
 
     @property
     def is_busy(self) -> bool:
         """Whether something would be lost by stopping: a cycle, a call, a place in the queue."""
-        return self.is_running or self._indexing or (self._ticket is not None and self._ticket.is_queued)
+        return self.is_in_cycle or self._indexing or (self._ticket is not None and self._ticket.is_queued)
 
     @property
     def circuit_open(self) -> bool:

@@ -613,7 +613,7 @@ class _Evicting(Executor):
 
 def _examine(session: Session, role: str, compactor: ContextCompactor) -> RoleHealth | None:
     """Return the health of *role*; None if nothing is wrong."""
-    since = None if compactor.is_running else compactor.behind_since
+    since = None if compactor.is_in_cycle else compactor.behind_since
     status = compactor.status()
     if not status.failures and since is None:
         return None
