@@ -78,28 +78,26 @@ def piece_of(request: SummaryRequest) -> str:
     return str(request.messages[-1]["content"])[:2_000]
 
 
+def talk_of(*said: str) -> list[dict[str, Any]]:
+    """Return what a user and an assistant said in turns."""
+    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(said)]
+
+
 #: Names no number and no identifier, as most talk of people does.
-LETTER = [
-    {"role": role, "content": said}
-    for role, said in zip(
-        ("user", "assistant") * 6,
-        (
-            "My sister and I have not spoken since the funeral. I would like to write her a letter.",
-            "A letter is a gentle way to begin. What would you like her to know when she has read it?",
-            "That I was wrong about the piano. I sold it without asking her, and she had learned to play on it.",
-            "That is an honest beginning. Say so in the first lines, and tell her later why you were in such a hurry.",
-            "Her name is Rosalind, she paints and lives by the harbour. She hates flattery.",
-            "Then keep it plain. A small image from childhood says more than praise.",
-            "We used to hide under the piano with the cat while our father played Schumann, badly.",
-            "Lovely. She will recognise that sentence at once, and forgive you the rest.",
-            "I kept the stool and the metronome. The buyer of the piano moved abroad.",
-            "Offer her the stool. It is concrete, and it does not ask for anything.",
-            "How do I sign? She used to call me Button.",
-            "Then sign as Button. It says what the two of you never said.",
-        ),
-        strict=True,
-    )
-]
+LETTER = talk_of(
+    "My sister and I have not spoken since the funeral. I would like to write her a letter.",
+    "A letter is a gentle way to begin. What would you like her to know when she has read it?",
+    "That I was wrong about the piano. I sold it without asking her, and she had learned to play on it.",
+    "That is an honest beginning. Say so in the first lines, and tell her later why you were in such a hurry.",
+    "Her name is Rosalind, she paints and lives by the harbour. She hates flattery.",
+    "Then keep it plain. A small image from childhood says more than praise.",
+    "We used to hide under the piano with the cat while our father played Schumann, badly.",
+    "Lovely. She will recognise that sentence at once, and forgive you the rest.",
+    "I kept the stool and the metronome. The buyer of the piano moved abroad.",
+    "Offer her the stool. It is concrete, and it does not ask for anything.",
+    "How do I sign? She used to call me Button.",
+    "Then sign as Button. It says what the two of you never said.",
+)
 
 
 def instructions_of(request: SummaryRequest) -> str:
@@ -176,27 +174,20 @@ def test_a_short_summary_of_a_talk_without_numbers_is_shown(said: str) -> None:
 
 
 #: In small letters, so that it names nothing: about slugs, hedgehogs and strawberries.
-SLUGS = [
-    {"role": role, "content": said}
-    for role, said in zip(
-        ("user", "assistant") * 6,
-        (
-            "die schnecken fressen mir jede nacht den salat weg, obwohl ich ein hochbeet gebaut habe.",
-            "sie klettern am holz hoch. ein streifen aus kupferband rundherum hilft, solange keine blätter darüberhängen.",
-            "kupferband habe ich, aber die erdbeeren hängen über den rand. soll ich sie abschneiden?",
-            "nur die ranken, die den boden berühren. die früchte kannst du auf stroh legen, dann faulen sie auch nicht.",
-            "stroh bekomme ich vom pferdestall nebenan. giftkörner will ich nicht, wegen der igel unter dem schuppen.",
-            "richtig, die igel sind deine besten helfer. stell ihnen wasser hin, aber niemals milch.",
-            "gestern abend habe ich mit der taschenlampe einen ganzen eimer voll gesammelt. wohin damit?",
-            "bring sie weit weg auf eine feuchte wiese, sonst kommen sie zurück. laufenten wären auch eine lösung.",
-            "enten erlaubt der verein nicht. meine nachbarin schwört auf kaffeesatz.",
-            "kaffeesatz stört sie ein wenig, aber nach dem regen ist er weg. gieße lieber morgens statt abends.",
-            "das habe ich falsch gemacht, ich gieße immer abends nach der arbeit.",
-            "dann ändere zuerst das. trockene erde in der nacht hält mehr schnecken ab als jedes mittel.",
-        ),
-        strict=True,
-    )
-]
+SLUGS = talk_of(
+    "die schnecken fressen mir jede nacht den salat weg, obwohl ich ein hochbeet gebaut habe.",
+    "sie klettern am holz hoch. ein streifen aus kupferband rundherum hilft, solange keine blätter darüberhängen.",
+    "kupferband habe ich, aber die erdbeeren hängen über den rand. soll ich sie abschneiden?",
+    "nur die ranken, die den boden berühren. die früchte kannst du auf stroh legen, dann faulen sie auch nicht.",
+    "stroh bekomme ich vom pferdestall nebenan. giftkörner will ich nicht, wegen der igel unter dem schuppen.",
+    "richtig, die igel sind deine besten helfer. stell ihnen wasser hin, aber niemals milch.",
+    "gestern abend habe ich mit der taschenlampe einen ganzen eimer voll gesammelt. wohin damit?",
+    "bring sie weit weg auf eine feuchte wiese, sonst kommen sie zurück. laufenten wären auch eine lösung.",
+    "enten erlaubt der verein nicht. meine nachbarin schwört auf kaffeesatz.",
+    "kaffeesatz stört sie ein wenig, aber nach dem regen ist er weg. gieße lieber morgens statt abends.",
+    "das habe ich falsch gemacht, ich gieße immer abends nach der arbeit.",
+    "dann ändere zuerst das. trockene erde in der nacht hält mehr schnecken ab als jedes mittel.",
+)
 
 
 @pytest.mark.parametrize(

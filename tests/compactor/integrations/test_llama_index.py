@@ -22,12 +22,11 @@ from llama_index.core.tools import FunctionTool, ToolSelection
 from pydantic import PrivateAttr
 from shown import FIRST_ROUND, RECALL_BUDGET, TALK, read_parts
 
-from compactor import ExtractiveSummarizer
+from compactor import ExtractiveSummarizer, get_counter
 from compactor.integrations import contract
 from compactor.integrations.llama_index import Compaction
 from compactor.integrations.llama_index_agent import CompactingAgent
 from compactor.testing import AdapterContract
-from compactor.tokens import get_counter
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the framework's own
 

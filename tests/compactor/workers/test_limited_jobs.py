@@ -89,6 +89,17 @@ def run_job(store: Store, limits: SharedLimits, session: str, threshold: int = 7
     return run_due(store, session, ROLE, settings=settings, summarizer=ScriptedSummarizer(), limits=limits, **more)
 
 
+def queue_jobs(store: Store, *names: str) -> tuple[SharedLimits, Jobs, Actor]:
+    """Return limits for which a job of each of these sessions waits, what they wake jobs by, and who has the permit."""
+    limits = SharedLimits(store, ONE, dispatcher=(jobs := Jobs()))
+    held = Actor(limits, "t")
+    assert held.ask() is None
+    for name in names:
+        write(store, name)
+        assert run_job(store, limits, name).reason == Skip.LIMITED
+    return limits, jobs, held
+
+
 def test_a_job_is_refused_before_its_session_is_opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has many jobs is not to use up the workers' time. The hooks hear of it all the same."""
     limits = SharedLimits(store, ONE, dispatcher=Jobs())
@@ -107,12 +118,7 @@ def test_a_job_is_refused_before_its_session_is_opened(store: Store, monkeypatch
 @pytest.mark.parametrize("why", ["nothing is due", "it backs off"])
 def test_a_job_that_was_woken_and_needs_no_model_gives_its_permit_back(store: Store, why: str) -> None:
     """At once: the next one need not wait until it is not taken in time."""
-    limits = SharedLimits(store, ONE, dispatcher=(jobs := Jobs()))
-    held = Actor(limits, "t")
-    assert held.ask() is None
-    for name in ("s", "u"):
-        write(store, name)
-        assert run_job(store, limits, name).reason == Skip.LIMITED
+    limits, jobs, held = queue_jobs(store, "s", "u")
     if why == "it backs off":  # since another process, without these limits, was refused
         run_due(store, "s", ROLE, settings=Settings(CONFIG), summarizer=ScriptedSummarizer([ConnectionError("no")]))
     held.end()
@@ -123,12 +129,7 @@ def test_a_job_that_was_woken_and_needs_no_model_gives_its_permit_back(store: St
 
 
 def test_a_job_that_was_woken_and_raises_gives_its_permit_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = SharedLimits(store, ONE, dispatcher=(jobs := Jobs()))
-    held = Actor(limits, "t")
-    assert held.ask() is None
-    for name in ("damaged", "u"):
-        write(store, name)
-        assert run_job(store, limits, name).reason == Skip.LIMITED
+    limits, jobs, held = queue_jobs(store, "damaged", "u")
     held.end()
 
     def refuse(*_args: object, **_options: object) -> Memory:

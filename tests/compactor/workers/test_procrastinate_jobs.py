@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -293,6 +293,17 @@ def test_connections_to_a_server_that_says_nothing_are_given_up(
         asyncio.run(run(dispatcher))
 
 
+def run_with_job(url: str, worker: WaitingWorker, running: Coroutine[Any, Any, None]) -> None:
+    """Enqueue a job for *worker*, run that to its end, and let the worker go on."""
+    with ProcrastinateDispatcher(url) as dispatcher:
+        dispatcher.create_tables()
+        dispatcher.due("s", "a")
+        try:
+            asyncio.run(running)
+        finally:
+            worker.go_on.set()
+
+
 async def until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         await asyncio.sleep(0.01)
@@ -330,13 +341,7 @@ def test_a_worker_whose_database_is_away_ends_when_it_is_told_to(
             with pytest.raises(StoreUnreachable, match="the database of the jobs"):
                 await running
 
-    with ProcrastinateDispatcher(own_postgres.url()) as dispatcher:
-        dispatcher.create_tables()
-        dispatcher.due("s", "a")
-        try:
-            asyncio.run(run())
-        finally:
-            worker.go_on.set()
+    run_with_job(own_postgres.url(), worker, run())
 
 
 def test_a_worker_that_is_told_twice_to_end_gives_its_jobs_back_at_once(
@@ -356,13 +361,7 @@ def test_a_worker_that_is_told_twice_to_end_gives_its_jobs_back_at_once(
                 await running
             assert (count_jobs(postgres_url, "todo"), count_jobs(postgres_url)) == (1, 1)
 
-    with ProcrastinateDispatcher(postgres_url) as dispatcher:
-        dispatcher.create_tables()
-        dispatcher.due("s", "a")
-        try:
-            asyncio.run(run())
-        finally:
-            worker.go_on.set()
+    run_with_job(postgres_url, worker, run())
     assert not [record.getMessage() for record in caplog.records if record.exc_info and "Task" in record.getMessage()]
 
 
