@@ -50,22 +50,22 @@ from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, find_encoding
 from .triggers import Bounds, Trigger, Verdict
 from .view import View
 
-#: One that keeps something beside the log has ``for_memory(memory)``, which gives the strategy for that memory.
+#: One with state outside the log has ``for_memory(memory)``, which returns the strategy for that memory.
 Strategy = Callable[[View], Iterable[Overlay]]
-#: Bytes, about, that may be said before a worker evaluates and counts their tokens, so that no prompt need do so.
+#: Approximate bytes of new text after which a worker evaluates and counts its tokens, so that ``compose`` need not.
 MAX_UNCOUNTED = 16_000
-#: Bytes of a token, about, where an estimate will do.
+#: Approximate bytes of a token, for estimates.
 BYTES_PER_TOKEN = 4
 #: The events of every evaluation, and the names of their fields.
 _EVALUATED = Evaluated, ("role", "generation", "rounds", "tail", "is_due", "forced")
 _SKIPPED = Skipped, ("role", "generation", "rounds", "tail", "closed", "reason", "retry_in")
-#: A round as a strategy has read it: numbers and ids of its posts as the log has them; and its messages with what each
-#: takes, as it reads now, by the number of their post; 0 is the query.
+#: A round as a strategy has read it: numbers and ids of its posts in the log; and, by the post's number (0: the query),
+#: its messages as prompts show them, each with its tokens.
 RoundRead = tuple[Sequence[int], Sequence[str], Mapping[int, list[tuple[Message, int]]]]
 
 
 class LastEvaluation(NamedTuple):
-    """What the last evaluation found, and what must not have changed since for that to hold, but for what was said."""
+    """What the last evaluation found, and the facts beside the text of rounds from which it followed."""
 
     same: tuple[object, ...]
     bounds: Bounds
@@ -97,12 +97,12 @@ class Cycle:
     rounds_now: RoundsGetter | None = None
     journal: JournalWriter
     trigger: Trigger
-    #: The strategies in their order; None: the usual ones, those for a trigger that was chosen automatically or not.
+    #: The strategies in their order; None: the default ones, which depend on ``is_automatic``.
     given_strategies: Sequence[Strategy] | None = None
     is_automatic: bool = False
     token_cache: TokenCache
     emit: Callable[[Event], None]
-    #: Emits an event of that class, with fields of these names and values, which is made when somebody asks for it.
+    #: Emits an event that is created when somebody reads it: its class, the names of its fields, and their values.
     emit_later: Callable[..., None]
     monotonic: Callable[[], float]
     #: Where coroutines of the host run.
@@ -119,11 +119,11 @@ class Cycle:
     counts_bytes: bool = True
     #: Whether an evaluation calls functions of the host's own, which may block.
     calls_host: bool = False
-    #: When the first round began that no compaction covers, if one is due; None: none is due.
+    #: When the first uncovered round began, if a compaction is due; None: none is due.
     behind_since: datetime | None = field(default=None, init=False)
     #: Whether the model was looked up.
     _is_checked: bool = field(default=False, init=False)
-    #: The last evaluation, if it found nothing due; and the number of rounds that an event told last.
+    #: The last evaluation, if it found nothing due; and the number of rounds in the newest event about that.
     _last_evaluation: LastEvaluation | None = field(default=None, init=False)
     _told_rounds: int = field(default=-1, init=False)
 
@@ -195,8 +195,8 @@ class Cycle:
     def stays_undue(self) -> bool:
         """Return whether nothing that was said since the last evaluation can have made the trigger due.
 
-        For the thread that appends: takes no time that grows with anything, reads no store, and locks nothing. An
-        evaluation on a worker comes when there is much to be counted, so that ``compose`` need not.
+        For the thread that appends: takes constant time, reads no store, and locks nothing. False after much new text,
+        so that a worker counts it and ``compose`` need not.
         """
         last, getter = self._last_evaluation, self.rounds_now
         if last is None or getter is None:
@@ -219,7 +219,7 @@ class Cycle:
     def will_be_due(self, entries: Sequence[Entry]) -> bool:
         """Return whether *entries*, which are about to be appended, probably make the trigger due.
 
-        For the thread that appends. Where it is wrong, a worker finds nothing due, or the next evaluation finds it due.
+        For the thread that appends. An estimate: a worker may find nothing due, or the next evaluation something.
         """
         last, getter = self._last_evaluation, self.rounds_now
         if last is None or getter is None or self.trigger.is_likely_due(last.bounds):
@@ -246,7 +246,7 @@ class Cycle:
         now = view.rounds.snapshot
         if now is None or not self.journal.is_in_log:
             return
-        # The trigger goes by that, and was not asked.
+        # The trigger may go by the provider's count, and was not asked.
         if view.total == 0 and view.rounds.usage.input_tokens is not None:
             return
         correction = view.usage.correction
@@ -262,7 +262,7 @@ class Cycle:
         self._last_evaluation = LastEvaluation(same, bounds, now.said, now.total, correction)
 
     def list_composed(self) -> tuple[object, ...]:
-        """Return what the newest prompts told that is not in the log, and that an evaluation goes by."""
+        """Return what an evaluation depends on that the newest prompts told, and the log does not."""
         token_cache, limits = self.token_cache, self.token_cache.prompt_limits
         if not limits.is_watched:
             return ()
@@ -303,7 +303,7 @@ class Cycle:
         """Publish the deferred compaction if it makes prompts shorter; return whether another one is shown now.
         *needed*: a prompt is too long; else only if it is due, even if prompts stay too long with it.
 
-        Asks no model and takes no lease: the first to publish has done so for all.
+        Asks no model, and so takes no lease.
         """
         if self.deferral is None or not self.config.enabled or not self.journal.read().prepared:
             return False
@@ -351,14 +351,14 @@ class StrategyPass:
     def __init__(self, cycle: Cycle, run: Run | None = None) -> None:
         self._cycle = cycle
         self._run = run = run if run is not None else Run(ExtractiveSummarizer())
-        self._composed = cycle.list_composed()  # first: after a prompt that is made meanwhile it is evaluated again
+        self._composed = cycle.list_composed()  # first, so that a prompt that is made meanwhile is evaluated
         while True:  # the journal is read first: rounds that are added in between only lengthen the tail
             self._state = state = cycle.journal.read()
             rounds = cycle.read_rounds()
             if not cycle.journal.withdraw_lost(rounds):
                 break
         token_cache, header = cycle.token_cache, cycle.header_tokens() if cycle.header_tokens is not None else 0
-        #: What strategies may ask the summarizer with; and the generation that is current, as far as it knows.
+        #: The strategies' means to ask the summarizer, and the generation that this pass goes on from.
         self.work = Work(
             summarizer=run.summarizer,
             count=token_cache.count,
@@ -409,14 +409,14 @@ class StrategyPass:
         self.ahead = view if deferred is None else make_view_ahead(view, deferred)
 
     def is_reverted(self) -> bool:
-        """Return whether no round is newer than the newest one at a revert, which may have failed since."""
+        """Return whether no round was added since the revert. The newest one then may have failed."""
         newest_id = self._state.revert_round_id
         end = self.view.rounds.find_end(newest_id) if newest_id is not None else None
         return end is not None and end >= self.view.total
 
     def weigh(self, *, needed: bool = False) -> Decision | None:
         """Return why the deferred compaction is to be shown now; None if it is not, or there is none. *needed*: a
-        prompt is too long, so it is shown if only it makes that shorter."""
+        prompt is too long, so it is shown if it makes that shorter."""
         deferral = self._cycle.deferral
         found = deferral.weigh(self.view, self.work.base, self._state.prepared, needed=needed) if deferral else None
         if found is None:
@@ -528,10 +528,10 @@ class StrategyPass:
         from .acceptance.checks import is_too_little
 
         if rejected is not None and is_too_little(rejected, deterministic=self.work.deterministic):
-            self._has_too_little = True  # no failure: time does not change that, and the next round may
+            self._has_too_little = True  # no failure: only more rounds can change that
             return
         self._failed.append(error)
-        if len(self._cycle.strategies) == 1:  # the run has failed, and tells so itself
+        if len(self._cycle.strategies) == 1:  # then the run fails, and emits that itself
             raise error
         kind, status = classify_failure(error)
         self._cycle.emit(
@@ -662,11 +662,10 @@ class StrategyPass:
             self._publish_furthest(prepared)
 
     def _publish_prepared(self) -> None:
-        """Publish of the answers that were paid for and never published the one that reaches furthest, if it may still
-        be shown.
+        """Publish the answer that reaches furthest of those that were paid for and never published, if it may be shown.
 
-        Only if the journal keeps answers: any other knows nothing of rounds, and nobody promises that they stay what
-        they were. There an answer is found again by its request.
+        Only if the journal keeps answers: any other knows no rounds, and a host's may have changed. There an answer is
+        found again by its request.
         """
         if self.work.journal is None or not self._cycle.journal.keeps_answers:
             return
@@ -680,7 +679,7 @@ class StrategyPass:
             # Another process was faster, or a round failed just now: what is due is asked for.
 
     def _publish_furthest(self, answers: Iterable[CompactionPrepared]) -> None:
-        """Publish of *answers* the one that reaches furthest, if any can be shown."""
+        """Publish the one of *answers* that reaches furthest, if any can be shown."""
         if not self.has_prepared:  # an earlier cycle has paid for it
             self.work.begin("")
             self.work.reused = True
@@ -697,7 +696,7 @@ class StrategyPass:
         view, cycle, work = self.view, self._cycle, self.work
         before = view.compaction_tokens + view.count_closed_tokens(view.end, overlay.end_index)
         after = view.count_tokens_before(overlay)
-        # What it covers and what it replaces does not.
+        # The rounds that it covers and that the compaction it replaces does not.
         since = drop_offline_end(view) if view.is_offline and not overlay.is_offline else view
         ids = tuple([round_.id for round_ in view.rounds[since.end : overlay.end_index]])
         origin = copy_with(origin, tokens_before=before, tokens_after=after)
@@ -751,7 +750,7 @@ def load_strategies(*, is_automatic: bool = True) -> Sequence[Strategy]:
         from .strategies.compress_tool_runs import compress_open_round
         from .summarizers.cues import load_cues
 
-        load_cues()  # here: else each of several first compactions would read them
+        load_cues()  # under this lock: else each of several first compactions would read them
     if not is_automatic:
         return (compact_rounds,)
     offload = offload_large(kinds="tool_result", preview=400, ending=200)

@@ -89,12 +89,12 @@ class EventLog(EventHooks):
         self.shared = _NO_HOOKS
         #: The context variables of the call that led to what happens now: hooks see them. None: no call did.
         self.context: Context | None = None
-        #: Some as their class and fields, until somebody asks. Not a deque: its first block is larger than most
-        #: compactors' events.
+        #: The newest events; some as class and fields, until somebody reads them. A list: an empty deque takes more
+        #: memory than the events of most compactors.
         self._events: list[Event | DeferredEvent] = []
         self._lock = threading.RLock()  # guards _events, and the replacing of hooks
         #: Threads that run the compactor's own code, hooks included: one that waited for the compactor would wait for
-        #: itself. One entry for each time it came in. Not thread-local, which costs memory in each.
+        #: itself. One that has entered twice is in it twice. Not thread-local, which costs memory in each.
         self.threads_inside: list[int] = []
         renew_after_fork(self)
 
@@ -116,9 +116,9 @@ class EventLog(EventHooks):
     def emit_later(
         self, kind: type[Event], names: tuple[str, ...], values: tuple[object, ...], *, repeats: bool = False
     ) -> None:
-        """Emit an event of these fields, which are not checked. Unless a hook hears of it, it is made when somebody
-        asks for it: the thread that appends has no time for that. One that *repeats* takes the place of such a one
-        before the last, so that evaluations that found nothing do not push out all other events."""
+        """Emit an event with these fields, unchecked. If no hook gets it, it is created when somebody reads it, which
+        spares the thread that appends. One that *repeats* replaces the last but one if that is of the same class and
+        repeats, too: so the two events of an evaluation that found nothing do not push out all others."""
         later = kind, names, (*values, self._clock.now()), repeats
         if self.hear_evaluations or self.shared.hear_evaluations:
             self.emit(self._make_event(later))

@@ -59,11 +59,11 @@ if TYPE_CHECKING:
 
     from .cost.shared_limits import SharedLimits
 
-#: With so many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
+#: At this many calls that were given up and still run, no other is made: each holds a thread or an executor's slot.
 MAX_ABANDONED = 4
 #: Where compactors with a dispatcher read what workers have published.
 _READERS = DaemonExecutor(2, "compactor-readers")
-#: Seconds after which a worker is asked again that seems to have done nothing.
+#: Seconds after which the dispatcher is called again, if no worker has published.
 HAND_OVER_SECONDS = 60.0
 
 
@@ -92,7 +92,7 @@ class Consequences(ValueObject):
 
     #: Results in a row by now that were no longer current.
     discards: int
-    #: It failed: that is an event, and the next run is a back-off away.
+    #: It failed: an event says so, and the next run waits for a back-off.
     is_failure: bool = False
     #: Another run follows at once: something else is current now, or more may be due.
     evaluates_again: bool = False
@@ -113,13 +113,13 @@ def decide_consequences(error: BaseException | None, discards: int, *, forced: b
             return Consequences(discards, evaluates_again=True)
         case SessionPurged():  # nobody can write to this session again
             return Consequences(discards, answers=True, stops=True)
-        case StaleCompaction(reason="interpreter_exit"):  # to evaluate again would never end
+        case StaleCompaction(reason="interpreter_exit"):  # evaluating again would loop until the exit
             return Consequences(discards, answers=True)
         case StaleCompaction(reason="stopped"):
             return Consequences(discards, evaluates_again=True)
         case StaleCompaction() if discards == 0:
             return Consequences(1, evaluates_again=True)
-        case StaleCompaction():  # rounds that are others at every reading would be paid for again and again
+        case StaleCompaction():  # rounds that change at every reading would be paid for again and again
             return Consequences(discards + 1, is_failure=True, answers=True)
     return Consequences(discards, is_failure=True, answers=True)
 
@@ -127,7 +127,7 @@ def decide_consequences(error: BaseException | None, discards: int, *, forced: b
 class Runner:
     """Runs one compactor's cycles, one at a time, on a thread of its own or on a host's executor."""
 
-    # A dict of more than 30 names shares its keys with no other instance's, and takes a KiB more.
+    # Slots for some: a dict of more than 30 names shares its keys with no other instance's, and takes a KiB more.
     __slots__ = ("__dict__", "__weakref__", "_clock", "_dispatcher", "_events", "_executor", "_limits", "_rng")
 
     def __init__(
@@ -161,19 +161,19 @@ class Runner:
         self._state = State.NEW
         self._pending = True  # something happened that no cycle has evaluated
         self._due = False  # an evaluation is due even while the compactor waits in the queue: it may need no model
-        if (forked := vars(self).get("_run")) is not None:  # the parent's, which goes on here if it has forked
-            forked.over = True
+        if (run := vars(self).get("_run")) is not None:  # a thread that has forked in a run publishes nothing here
+            run.over = True
         self._run: Run | None = None
         self._calls: dict[object, float] = {}  # in flight, given up or not, with the time at which each began
         self._waiters: list[Future[CompactedMessage | None]] = []  # in compact_now
         self._restart = False  # start() came while stopping
         self._discards = 0  # results in a row that were no longer current
-        self._backoff: object | None = None  # the back-off that has not ended; the timer of another may come late
+        self._backoff: object | None = None  # the current back-off; the late timer of an older one does nothing
         self._index_due = False  # something was published since texts were indexed
-        self._indexing = False  # a worker is at it, or will be
+        self._indexing = False  # a worker indexes them, or is about to
         self._thread: DaemonExecutor | None = None
         self._cancel: Callable[[], object] | None = None  # the next evaluation, if one is scheduled
-        # The queue keeps no compactor alive.
+        # A weak reference: the queue must not keep the compactor alive.
         limits = self._limits
         call = partial(_notify_permit, weakref.ref(self))
         self._ticket = limits.make_ticket(self._summarizer, call) if limits is not None else None
@@ -241,8 +241,9 @@ class Runner:
         self._dispatch(run)
 
     def begin_stop(self, timeout: float | None = None) -> Callable[[float], bool]:
-        """Stop without waiting; return a function that waits until that time and says whether no worker is left. With a
-        *timeout*, a call in flight has so long in all, so that several that hang are waited for together."""
+        """Stop without waiting. Return a function that waits until a given time, and returns whether no worker is left.
+        With a *timeout*, it waits for no call that has taken longer in all: several that hang are waited for together.
+        """
         with self._lock:
             ends, self._ends = self._ends, ()
             self._restart = False
@@ -260,7 +261,7 @@ class Runner:
             latest = math.inf if timeout is None else max(self._calls.values(), default=math.inf) + timeout
         for end in ends:
             end()
-        waits = threading.get_ident() not in self._events.threads_inside  # else for a hook to return that waits itself
+        waits = threading.get_ident() not in self._events.threads_inside  # else this hook would wait for itself
         return partial(self._finish_stop, thread, cancel, latest if waits else -math.inf)
 
     def _finish_stop(
@@ -277,20 +278,20 @@ class Runner:
         if self._ticket is not None:
             self._ticket.leave()
         if not at_rest:
-            self._cycle.journal.release()  # the process may end here; a run that ends gives it back itself
+            self._cycle.journal.release()  # the process may exit now, before the run gives it back
             return False
         return thread is None or thread.join(bound_wait(until - time.monotonic()))
 
     def notify(self, *, published: bool = False) -> None:
         """Take note that something happened, or was *published* beside the runs. Never blocks, never raises."""
         is_due = published or self._pending or self._index_due or self._run is not None
-        # In this thread: most of the time, no other is needed.
+        # Checked on this thread: most of the time nothing is due, and no worker is needed.
         if not is_due and self._state is State.IDLE and self._cycle.stays_undue():
             self._skip_reason = Skip.BELOW_TRIGGER
             return
         with self._lock:
             self._index_due |= published and self._cycle.journal.has_index
-            self._pending = self._config.enabled  # else no worker is needed to find that out
+            self._pending = self._config.enabled  # a disabled one has nothing to evaluate
             run = self._claim()
             if self._run is not None:
                 self._events.context = copy_context()
@@ -312,7 +313,7 @@ class Runner:
             raise reached or CompactionTimeout(
                 f"no compaction within {timeout} seconds; the run goes on, ask again or give it more time"
             ) from None
-        finally:  # an interrupt from the keyboard included
+        finally:  # also after KeyboardInterrupt
             with self._lock:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
@@ -344,7 +345,7 @@ class Runner:
         """Return the run to dispatch now, made current; None with a reason not to. Called with the lock held."""
         if self._run is not None:  # exactly one at a time; it is evaluated again when that one ends
             return None
-        if self._ticket is not None and self._ticket.is_queued and not self._due:  # to evaluate now would be in vain
+        if self._ticket is not None and self._ticket.is_queued and not self._due:  # it may not call a model yet
             return None
         if not self._waiters:
             if self._state is not State.IDLE:  # not started, backing off or stopping
@@ -365,7 +366,7 @@ class Runner:
             if self._run is not run:  # stopped meanwhile: a thread that started now would be one too many
                 return
             job, submitted = partial(self._run_cycle, run), None
-            # What is not due needs no thread of its own; but indexing takes long.
+            # An evaluation shares a thread, unless texts are indexed behind it: that takes long.
             only_evaluates = not (run.forced or run.evaluation)
             shares = only_evaluates and self._executor is None and not self._index_due
             run.only_evaluates = shares or (only_evaluates and self._dispatcher is not None)
@@ -387,9 +388,9 @@ class Runner:
 
     @contextmanager
     def _track_own_thread(self) -> Iterator[None]:
-        """Count this thread as one that runs the compactor's own code: to wait for the compactor in there would never
-        end. Report an error that nobody has caught."""
-        # A child that is forked in there has another list: its thread is not inside.
+        """Mark this thread as running the compactor's own code: waiting for the compactor in there would never end.
+        Report uncaught errors."""
+        # Read once: a child that is forked in there gets another list.
         inside, thread = self._events.threads_inside, threading.get_ident()
         inside.append(thread)
         try:
@@ -465,7 +466,7 @@ class Runner:
         run.evaluation, journal, now = None, self._cycle.journal, self._clock.monotonic()
         generation, known = journal.read().generation, self._handed_over
         waits = known is not None and known[0] == generation and now < known[1] + HAND_OVER_SECONDS
-        if not waits and not (known is not None and journal.refresh()):  # what is new is evaluated by itself
+        if not waits and not (known is not None and journal.refresh()):  # news causes an evaluation of its own
             enqueued, self._enqueued = self._enqueued, ""  # a job that came to nothing is enqueued again
             if not enqueued or enqueued != self._cycle.find_last_entry():
                 dispatcher.due(self._events.session, self.role, None)
@@ -492,7 +493,7 @@ class Runner:
             finally:
                 cancel()
         finally:
-            with self._lock:  # in a forked child another one by now
+            with self._lock:  # a forked child has another one
                 self._calls.pop(call, None)
                 self._notify()
         if run.over:
@@ -512,7 +513,7 @@ class Runner:
         with self._lock:
             self._backoff = None
             self._index_due |= run.has_published and self._cycle.journal.has_index
-            # What failed before counts no more; but a reduction without a model says nothing of one that failed.
+            # A success ends a row of failures. But a reduction without a model does not prove that the model answers.
             answered = run.request_kind or not self._model_failed
             if run.has_published or (run.has_reduced and error is None and answered):
                 self._discards, self.failures, self.last_error = 0, 0, None
@@ -529,7 +530,7 @@ class Runner:
             if self._run is not run:  # a forked child has begun anew
                 return
             self._run, self._skip_reason = None, run.skip_reason
-            rested = may_go_on and outcome.is_failure and self._backoff is None  # already: the machine was asleep
+            rested = may_go_on and outcome.is_failure and self._backoff is None  # over already: the machine slept
             running = self._state is State.COMPACTING  # not asked to stop, and not compact_now without start()
             stops = outcome.stops and running
             if error is not None and (outcome.is_failure or outcome.stops):
@@ -545,7 +546,7 @@ class Runner:
             elif self._thread is not None:  # compact_now of a compactor that is not started
                 self._thread.shutdown(wait=False)
                 self._thread = None
-            following = self._claim() if may_go_on else None  # else when something happens
+            following = self._claim() if may_go_on else None  # else the next event starts it
             queues = self._ticket is not None and self._ticket.is_queued
             is_through = self._run is None and self._backoff is None and not queues
             # The caller's context may hold a whole request.
@@ -607,7 +608,7 @@ class Runner:
     def _publish_without_model(self, *, extend_offline: bool = False) -> None:
         """Make prompts shorter while no model answers: by a deferred compaction and, with *extend_offline*, an extract.
 
-        If that fails too, the run's failure is emitted and tried again all the same.
+        Errors are ignored: the run's own failure was emitted, and it is tried again.
         """
         ways: list[Callable[[], bool]] = [partial(self._cycle.publish_if_shorter, needed=False)]
         for publish in [self._cycle.extend_offline, *ways] if extend_offline else ways:
@@ -621,7 +622,7 @@ class Runner:
     def _index_texts(self, *, resumed: bool = False) -> None:
         """Index texts, step by step, while nothing is due to be compacted. *resumed*: this worker took it over.
 
-        After each step an executor has its slot back: others may wait for it.
+        On an executor, each step is a job of its own: others may wait for its slot.
         """
         while True:
             with self._lock:
@@ -706,8 +707,8 @@ class Runner:
         _READERS.run(call_weakly(self._cycle.journal.refresh_quietly))
 
     def _schedule(self, seconds: float | None, backoff: object | None = None) -> None:
-        """Evaluate in so many *seconds*, and not when it was scheduled before; None: never. Called without the lock."""
-        # A pending call keeps no compactor alive.
+        """Replace the scheduled evaluation by one in so many *seconds*; None: by none. Called without the lock."""
+        # A weak reference: a pending call must not keep the compactor alive.
         following = (
             None if seconds is None else self._clock.call_later(seconds, call_weakly(self._evaluate_again, backoff))
         )
@@ -719,7 +720,7 @@ class Runner:
                 unwanted()
 
     def _evaluate_again(self, backoff: object | None = None) -> None:
-        """Evaluate: *backoff* is over, or else a lease, or the time for which a deferred compaction was to wait."""
+        """Evaluate, since *backoff* is over; None: since a lease, or the wait of a deferred compaction, is."""
         with self._lock:
             if backoff is not None:
                 if self._backoff is not backoff:
@@ -752,7 +753,7 @@ class Runner:
             outlived.shutdown(wait=False)
         try:
             if thread is not None:
-                thread.run(end)  # hooks are not to hold up the timer of every compactor
+                thread.run(end)  # not here: hooks would hold up the timer that all compactors share
                 return
         except RuntimeError:  # no thread can be started
             pass

@@ -80,8 +80,7 @@ _DEFAULT_ROOM = 500
 
 @dataclass(slots=True, eq=False, repr=False)
 class Run:
-    """One cycle on its way: what is asked of it, and what has become of it so far. Only a compactor's current run may
-    change anything."""
+    """One cycle: what it is to do, and its state so far. Only a compactor's current run may change anything."""
 
     summarizer: Summarizer
     #: Somebody waits in ``compact_now``: trigger and back-off do not matter.
@@ -99,7 +98,7 @@ class Run:
     evaluation: Any = None
     #: There is something to do: strategies run.
     compacting: bool = False
-    #: The compactor is to stop: it may end, and publishes nothing.
+    #: The compactor is to stop: the run may end, but publishes nothing.
     stopping: bool = False
     #: Its outcome is known, or it was given up; nothing more that it does counts.
     over: bool = False
@@ -133,7 +132,7 @@ class SummaryTask(ValueObject):
     #: The user's sentences that it must not lose; None: those that the request's rounds and previous summary have. Lost
     #: ones are put back below it, within *reserve* tokens.
     prohibitions: Sequence[str] | None = None
-    #: Makes the compaction of a summary that can be published as it is: this is kept until then.
+    #: Makes the summary a compaction, kept with the answer until it is published; None: it is not to be published.
     becomes: Callable[[Summary], CompactedMessage] | None = None
     #: Converts an answer in another form.
     parse: AnswerParser | None = None
@@ -143,7 +142,7 @@ class SummaryTask(ValueObject):
     generation: int = 0
     #: It is written in full although changes would have done.
     major: bool = False
-    #: None: half of the target, and at least ``_MIN_ROOM``.
+    #: Maximum tokens of the sentences that are put back; None: half of the target, and at least ``_MIN_ROOM``.
     reserve: int | None = None
     #: The setting that refusals for length name.
     length_setting: str = "target_tokens"
@@ -465,7 +464,7 @@ class Work:
         if back and tokens >= source.previous_tokens + source.tokens:
             message = "with the user's prohibitions that it lost, the summary makes no prompt shorter"
             raise SummaryRejected("larger", message, tokens=source.tokens, is_final=True)
-        # A payload cannot be mended as the text is, and says what the text says no longer.
+        # A payload still says what the text said before, and cannot be changed.
         payload = checked.summary.payload if text == checked.summary.text else None
         if payload is not None and count_payload(payload, self.count) >= source.previous_tokens + source.tokens:
             payload = None  # it makes no prompt shorter

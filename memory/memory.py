@@ -182,7 +182,7 @@ class Memory(Log):
 
         def make_records(now: Snapshot) -> Iterable[Record]:
             same = now.find_open_round(round_id) if self._own_rounds[-1:] == (id,) else None
-            # The same call again, because its reply was lost.
+            # A repeated call, because the reply was lost.
             if same is not None and not same.count and copy_with(same.opened, created_at=made_at) == opened:
                 return []
             return self._open(now, opened, given=id is not None)
@@ -226,7 +226,7 @@ class Memory(Log):
                 number = _find_round(now, round_id).number
                 raise RoundClosed(f"round {number} is closed; open a new one with create_round(), nothing was written")
             last = taking.posts[taking.count - 1] if taking.count else None
-            # The same post again: the same call again, because its reply was lost.
+            # A repeated call, because the reply was lost.
             if last is not None and last.id == ready.id and last == copy_with(ready, number=last.number):
                 added = last
                 return []
@@ -401,7 +401,7 @@ class Memory(Log):
     def _add_message(self, post: Post, made_at: datetime) -> tuple[Callable[[Snapshot], Sequence[Record]], list[int]]:
         """Return a function that gives the records that add *post*, and a list for its place: the numbers of its round
         and of the post, which the function puts there."""
-        # Drawn here, though few messages take both: the host's ids and clock are not called under the lock.
+        # Made here, though few messages need both: the host's functions for ids and time are not called under the lock.
         post_id, round_id = self._new_id(), self._new_id()
         is_usual = type(made_at) is datetime and made_at.tzinfo is UTC
         if not is_usual or not type(post_id) is type(round_id) is type(post.kind) is str:
@@ -453,7 +453,7 @@ class Memory(Log):
         return [*finished, opened]
 
     def list_own_rounds(self) -> tuple[str, ...]:
-        """Return the ids of the open rounds that the next ``create_round`` finishes, because one here opened them."""
+        """Return the ids of the open rounds that the next ``create_round`` finishes: this Memory opened them."""
         live = [item.opened for item in self.snapshot.open_rounds.values() if item.state == "created"]
         return tuple(
             [one.round_id for one in live if one.round_id in self._own_rounds and not chat.came_as_message(one.extra)]
@@ -684,7 +684,7 @@ class Memory(Log):
             if provider is None:
                 compaction = before.get_journal(role).current
             now = self.snapshot
-            # Else it may tell of a hidden round, or reductions of its tail may be covered, and so dropped, by now.
+            # Else again: it may tell of a round that is hidden by now, or reductions behind its end may be gone.
             if (
                 now.hidden is before.hidden
                 and now.redactions == before.redactions

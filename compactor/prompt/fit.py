@@ -38,7 +38,7 @@ PROTECTED_SHARE = 0.25
 MAX_TEXT_SHARE = 0.5
 #: No text is clipped to fewer tokens than this.
 MIN_CLIP = 24
-#: What has to be shorter still is clipped to a multiple of so many: so it does not change with every message.
+#: Texts are clipped to multiples of this many tokens, so that a clip does not change with every message.
 CLIP_STEP = 8
 
 
@@ -201,7 +201,7 @@ class _Head:
 
     def list_parts(self, first: int, omitted: Collection[tuple[int, int]] = ()) -> list[PromptPart]:
         """Return the parts of round *first* and of those behind it, without the *omitted* blocks of open rounds: each
-        is told by its round's place and its own number in there."""
+        is identified by its round's place and its own number in there."""
         view = self.view
         parts = [part for place in range(first, view.closed) for part in self.get_parts(place)]
         for place in range(max(first, view.closed), view.total):
@@ -446,7 +446,7 @@ def _shorten_tail(head: _Head, first: int, target: int, boundary: int) -> _Draft
         if target <= 0:
             break
         if at == len(LEVELS) - 1:
-            # Nobody is to see less of a small result than of a large one: of that, all but a line goes first.
+            # Large results, of which a preview is left, become a line first: else they would show more than small ones.
             within.sort(key=lambda number: not (levels[number] and levels[number][-1].shows_preview))
         for number in within:
             if target <= 0:

@@ -49,7 +49,7 @@ EntriesByRound = Mapping[str, tuple[int, tuple[int, ...]]]
 MAX_PREPARED = 64
 #: Neighbouring entries that are read in one go.
 BATCH = 16
-#: Places in the log from which overlays are read one after the other. From more, all of a kind are read in one go.
+#: Maximum places in the log from which overlays are read one by one. From more, all entries of a kind are read at once.
 MAX_SPANS = 8
 #: Closed rounds that are kept as records. In ``ClosedRounds`` the newest alone, which the next prompt reads; in
 #: ``ResidentRounds`` some more, since the next compaction would have to build them from the store.
@@ -301,8 +301,8 @@ class Snapshot(ValueObject):
     redactions: int = 0
     #: Which posts of each round were erased since this Memory was opened, by round id, in the order of erasing.
     erased: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: _NO_ITEMS)
-    #: More tokens than prompts can need for what was said since this Memory was opened: a look at it tells in no time
-    #: what cannot have happened since the last one.
+    #: Upper bound of the tokens of all that was said since this Memory was opened. Its growth tells at once that a
+    #: trigger cannot have become due.
     said: int = field(default=0, compare=False)
     #: Where the header stands in the log.
     header_entries: tuple[int, ...] = ()
