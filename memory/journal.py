@@ -297,7 +297,7 @@ class RoleJournal(Journal):
 
     def read(self) -> JournalState:
         now = self._memory.snapshot
-        state = now.journals.get(self._role) or JournalState(now.redactions)
+        state = now.get_journal(self._role)
         current = state.current
         if current is not None:
             current = Rounds(now, self._role, include_hidden=False).anchor(current)

@@ -514,9 +514,9 @@ def is_telling(word: str) -> bool:
 
 #: This many common terms are no coincidence.
 _MIN_COMMON_TERMS = 5
-#: Maximum characters of a short summary. If its sources have at least so many identifiers and numbers, it quotes them
-#: or consists mostly of their words; a longer one has at least one of their words. So a refusal in any language is no
-#: summary, and neither are random letters.
+#: Maximum characters of a short summary; and of how many identifiers and numbers on one that tells none of them says
+#: nothing, unless it quotes its sources or consists mostly of their words. For a longer one, a single word of theirs is
+#: a quote. So a refusal in any language is no summary, and neither are random letters.
 _MAX_SHORT, _MIN_EXACT = 400, 10
 # Never a summary, with any words: pages, tracebacks and the status lines of servers.
 _PAGE = compile_later(

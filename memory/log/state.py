@@ -408,9 +408,9 @@ class Snapshot(ValueObject):
         current: CompactedMessage | None = None,
         revert_round_id: str | None = None,
     ) -> Snapshot:
-        """Return the snapshot in which *left* is left of *role*'s publications; the last of them is *current*, which is
-        read if it is not known. Answers that were prepared before are stale, and the next prompt has another length.
-        May raise ``StoreError``."""
+        """Return the snapshot in which only *left* remains of *role*'s publications. *current* is the last of them, and
+        is read if it is not given. Prepared answers are stale then, and the next prompt has another length. May raise
+        ``StoreError``."""
         if left and current is None:
             entry, current = left[-1][0], self.get_journal(role).current
             if left[-1:] != self.publications.get(role, ())[-1:]:
@@ -472,8 +472,8 @@ def forget_length(usages: Mapping[str, Usage], role: str) -> Mapping[str, Usage]
 
 
 def apply_entries(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record | None]) -> Snapshot:
-    """Return the snapshot after more entries of the log, which say *records*. Raises ``StoreError`` for an entry that
-    does not fit there."""
+    """Return the snapshot after more *entries* of the log, which hold *records*. Raises ``StoreError`` for an entry
+    that does not fit there."""
     # The entries of every turn come first and are told apart by class alone: isinstance() is slow for pydantic's
     # classes. One snapshot is made for each.
     for entry, record in zip(entries, records, strict=True):
@@ -587,7 +587,7 @@ def _close_round(now: Snapshot, record: RoundFinished | RoundFailed | RoundUndon
 
 def withdraw_covering(now: Snapshot, number: int) -> Snapshot:
     """Return the snapshot without the compactions that cover a round, which is hidden now, so that nothing tells of it.
-    Each role that loses one gets a new generation: a summary that is being made from that one tells of the round, too.
+    Each role that loses one gets a new generation, so that a summary that is being made from that one is stale.
 
     May raise ``StoreError``, because it reads the compaction that is shown instead: try it before the round is hidden
     in the log."""

@@ -58,8 +58,8 @@ PAUSE_SECONDS = 0.1
 _MINUTE, _NEVER = timedelta(minutes=1), datetime.min.replace(tzinfo=UTC)
 #: Clocks of hosts may differ by less; an activity so far ahead of the database's clock was written by a wrong one.
 _MAX_SKEW = timedelta(hours=1)
-#: The time from the newest append to the look at a session that its mark asks for. At least two minutes: all appends of
-#: one minute share a mark, and none may come after that was cleared.
+#: A session's mark asks for a look at it so long after its newest append. At least two minutes: all appends of one
+#: minute share a mark, and none of them may come after it was cleared.
 _UNTIL_DUE = timedelta(minutes=2)
 
 _ADD_SESSION = text(
@@ -383,7 +383,7 @@ class SqlStore(Store):
 
         def erase(connection: Connection) -> tuple[bool, bool]:
             nonlocal tried
-            found = find_session(connection, key, lock=True)  # no append comes between the look and the end
+            found = find_session(connection, key, lock=True)  # until the end, nobody appends
             if found is None:
                 return tried, tried  # repeated because the connection broke: the first attempt was committed
             if lease_name and not (holder and connection.execute(_LOCK_LEASE, lease).rowcount):
