@@ -9,10 +9,12 @@ from unittest.mock import patch
 
 import pytest
 from command_line import TERMINAL, Stream
+from model_server import Answer, ModelServer, ok, status
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from compactor import ConfigError, OpenAISummarizer, Prices, SummarizerError, SummaryRequest
 from compactor.cli.terminal import ConversationScreen, make_console, make_one_line, name_options, render_percent
 from compactor.events import escape_controls
 
@@ -34,6 +36,24 @@ def test_a_line_is_cut_to_its_limit() -> None:
 
 def test_errors_name_options_instead_of_parameters() -> None:
     assert name_options("check base_url= and model=, or api_key=") == "check --base-url and --model, or OPENAI_API_KEY"
+
+
+@pytest.mark.usefixtures("no_environment")
+@pytest.mark.parametrize("answer", [status(401), status(404), ok("", usage=None), ok("Bo", finish="length")])
+def test_no_error_of_a_model_tells_a_user_of_commands_to_write_python(server: ModelServer, answer: Answer) -> None:
+    """Nor the error where there is no key, or no price."""
+    server.always(answer)
+    with (
+        OpenAISummarizer("m", base_url=server.base_url, api_key="k") as model,
+        pytest.raises(SummarizerError) as failed,
+    ):
+        model(SummaryRequest(messages=[{"role": "user", "content": "A transcript."}]))
+    with pytest.raises(SummarizerError) as no_key:
+        OpenAISummarizer("m")
+    with pytest.raises(ConfigError) as no_price:
+        Prices.of_model("unheard-of")
+    for error in (failed, no_key, no_price):
+        assert not re.search(r"\w=|\w\(", name_options(str(error.value)))
 
 
 def test_what_is_saved_of_nothing_is_nothing() -> None:
