@@ -353,6 +353,31 @@ def test_a_fork_in_the_compactors_own_thread_leaves_both_working(where: str) -> 
 
 
 @forks
+def test_a_run_in_which_the_summarizer_forks_publishes_in_the_parent_alone() -> None:
+    """The child has a copy of the run and its answer, and a compactor that was not started."""
+    code = """
+        main, children = os.getpid(), []
+
+        def fork(request):
+            children.append(os.fork())
+            return PRICES
+
+        def watch(event):
+            name = type(event).__name__
+            if os.getpid() != main and name in ("Prepared", "Published", "Discarded"):
+                is_late = name == "Discarded" and event.reason == "late" and compactor.get_compaction() is None
+                os._exit(0 if is_late else 3)
+
+        compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, fork, on_event=watch)
+        compactor.start()
+        assert compactor.wait_idle(SOON)
+        print("child", os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
+        print("parent", end_of(compactor), compactor.stop(SOON))
+    """
+    assert run(code) == ["child 0", "parent 7 True"]
+
+
+@forks
 def test_a_child_compacts_though_another_thread_was_importing_strategies() -> None:
     """They are imported when a first compaction is due: the fork waits until they are."""
     script = """
