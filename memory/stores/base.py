@@ -7,7 +7,7 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -136,6 +136,8 @@ def _find_capabilities(has: Callable[[str], bool]) -> frozenset[str]:
     return frozenset(name for name, methods in CAPABILITIES.items() if all(map(has, methods)))
 
 
+#: Clocks of hosts may differ by less; an activity so far ahead of the store's clock was written by a wrong one.
+MAX_SKEW = timedelta(hours=1)
 #: The error of a write in a signal's handler that interrupted a write of the same thread.
 INTERRUPTED = (
     "this thread is in the middle of writing to {}, as where a signal's handler writes; nothing was written:"

@@ -12,7 +12,7 @@ from ..entries import Entry, EventRecorded, list_kinds
 from ..errors import NewerVersion, StoreDamaged, StoreError
 from ..patterns import compile_later
 from ..rounds import utc_now
-from .base import Store, adapt_store, round_to_minute
+from .base import MAX_SKEW, Store, adapt_store, round_to_minute
 from .tenants import require_tenant
 
 #: The event in a session's log that names a folder with its files; facts: ``session`` and ``folder``.
@@ -29,15 +29,23 @@ def list_expired(
 ) -> list[str]:
     """Return the sessions without an append for longer than *older_than*, sorted, of one *tenant* ("": those without)
     or of all (None). *now* defaults to the present."""
-    store, cutoff = adapt_store(store), (utc_now() if now is None else now) - older_than
-    found = list[str]()
-    after = f"{round_to_minute(cutoff)} "  # as the cursor of a row in that minute, before all others
+    store, now = adapt_store(store), utc_now() if now is None else now
+    cutoff, found = now - older_than, list[str]()
+    after = f"{round_to_minute(cutoff + timedelta(minutes=1))} ~"  # a row in the next minute, behind most of them
     while rows := store.list_sessions(tenant, after=after, limit=_PAGE, order="activity"):
         # The log decides: activity is to the minute, and older versions did not write it.
         extents = ((row.name, store.get_extent(row.name)) for row in rows)
-        found += [name for name, extent in extents if extent is not None and extent.created_at < cutoff]
+        old = [name for name, extent in extents if extent is not None and extent.created_at < cutoff]
+        found += [name for name in old if "marking" in store.capabilities or not _is_used(store, name, cutoff, now)]
         after = rows[-1].cursor
     return sorted(found)
+
+
+def _is_used(store: Store, session: str, cutoff: datetime, now: datetime) -> bool:
+    """Return whether any entry is newer than *cutoff*, though the last one is not: a clock may have been slow then.
+
+    A SQL store lists no such session; others keep no activity beside the log."""
+    return any(cutoff <= entry.created_at <= now + MAX_SKEW for entry in store.read(session))
 
 
 def expire(

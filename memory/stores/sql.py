@@ -15,6 +15,7 @@ from sqlalchemy import BigInteger, Connection, Text, TextClause, bindparam, text
 from ..entries import CompactionPublished, CompactionReverted, Entry, ReductionPublished, RoundOpened, list_kinds
 from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
 from .base import (
+    MAX_SKEW,
     Checkpoint,
     DueSession,
     Extent,
@@ -56,8 +57,6 @@ MAX_ACTIVE = 10_000
 #: asks for it every tenth of a second, and would not get it without them.
 PAUSE_SECONDS = 0.1
 _MINUTE, _NEVER = timedelta(minutes=1), datetime.min.replace(tzinfo=UTC)
-#: Clocks of hosts may differ by less; an activity so far ahead of the database's clock was written by a wrong one.
-_MAX_SKEW = timedelta(hours=1)
 #: A session's mark asks for a look at it so long after its newest append. At least two minutes: all appends of one
 #: minute share a mark, and none of them may come after it was cleared.
 _UNTIL_DUE = timedelta(minutes=2)
@@ -226,7 +225,7 @@ class SqlStore(Store):
         key = make_key(session)
         at = entries[-1].created_at if entries else _NEVER
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        active = -_MAX_SKEW < at - self._active.get(key, _NEVER) < _MINUTE
+        active = -MAX_SKEW < at - self._active.get(key, _NEVER) < _MINUTE
 
         def add(connection: Connection) -> None:
             activity = {}

@@ -125,6 +125,27 @@ def test_a_tenants_sessions_expire_alone(store: Store) -> None:
     assert list(store.sessions()) == ["acme\x1fs2"]
 
 
+def test_a_session_without_a_name_expires_like_any_other(store: Store) -> None:
+    """To the second, too, as do those whose names come last."""
+    for name in ("", "~", "~~"):
+        session(store, name)
+    assert list_expired(store, DAY, now=NOON + DAY) == []
+    assert list_expired(store, DAY, now=NOON + DAY + timedelta(seconds=1)) == ["", "~", "~~"]
+
+
+def test_a_slow_clock_lets_no_session_in_use_expire(store: Store) -> None:
+    """A clock that was years ahead keeps none, though."""
+    now = datetime.now(UTC)
+    for name, first, last in (
+        ("slow", now, now - 365 * DAY),
+        ("old", now - 366 * DAY, now - 365 * DAY),
+        ("fast", now + 3_650 * DAY, now - 365 * DAY),
+    ):
+        session(store, name, at=first)
+        session(store, name, at=last)
+    assert list_expired(store, 30 * DAY) == ["fast", "old"]
+
+
 def test_nothing_of_a_purged_tenant_is_left(url: str, tmp_path: Path) -> None:
     """In no table, in no file, and in no byte of a SQLite file; everything of the others is."""
     store = open_store(url)

@@ -194,7 +194,7 @@ def test_activity_is_written_once_a_minute(url: str) -> None:
 @pytest.mark.parametrize("is_same", [True, False], ids=["same process", "another process"])
 def test_a_clock_that_was_wrong_is_forgotten_with_the_next_append(url: str, is_same: bool) -> None:
     """Else a session that was written to under it would never expire, nor be found due, for years."""
-    now = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+    now = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(hours=1)
     with opened(url) as store, opened(url) as other:
         store.append("s", [entry(created_at=now)], after=0)
         store.append("s", [entry(created_at=now + timedelta(days=3_650))], after=1)
