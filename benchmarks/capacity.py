@@ -22,10 +22,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 from pathlib import Path
 
 from sqlalchemy import Engine, create_engine, text
@@ -63,6 +64,12 @@ class Filled:
     store: Store
     sessions: int
     bytes: int
+    #: Sessions in no order, none twice before all were there: only one append of a session's minute is its first.
+    shuffled: Iterator[int]
+
+
+def shuffle(sessions: int) -> Iterator[int]:
+    return cycle(random.Random(sessions).sample(range(sessions), min(sessions, 10_000)))
 
 
 def name_of(number: int) -> str:
@@ -132,7 +139,7 @@ def build(url: str, sessions: int, rounds: int = ROUNDS, *, compact: bool = True
     if plain:
         store.close()
         store = open_store(url)
-    return Filled(store, sessions, size)
+    return Filled(store, sessions, size, shuffle(sessions))
 
 
 Act = Callable[[Filled, random.Random], Callable[[], object]]
@@ -143,8 +150,8 @@ def _open(filled: Filled, rng: random.Random) -> Callable[[], object]:
     return lambda: Memory(name, store=filled.store)
 
 
-def _append(filled: Filled, rng: random.Random) -> Callable[[], object]:
-    memory = Memory(name_of(rng.randrange(filled.sessions)), store=filled.store)
+def _append(filled: Filled, _rng: random.Random) -> Callable[[], object]:
+    memory = Memory(name_of(next(filled.shuffled)), store=filled.store)
     return lambda: memory.append({"role": "user", "content": "And now?"})
 
 
