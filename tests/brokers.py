@@ -74,13 +74,13 @@ def redis() -> Iterator[Broker]:
 
 
 @contextmanager
-def rabbitmq() -> Iterator[Broker]:
-    """Give a RabbitMQ server with nothing in it."""
+def rabbitmq(heartbeat: int = 60) -> Iterator[Broker]:
+    """Give a RabbitMQ server with nothing in it. A connection that is silent for twice *heartbeat* seconds is lost."""
     program = shutil.which("rabbitmq-server", path=DEBIANS) or _find("rabbitmq-server", "RabbitMQ")
     port = find_free_port()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "rabbitmq.conf")
-        config.write_text(f"listeners.tcp.1 = 127.0.0.1:{port}\n", encoding="utf-8")
+        config.write_text(f"listeners.tcp.1 = 127.0.0.1:{port}\nheartbeat = {heartbeat}\n", encoding="utf-8")
         env = {
             **os.environ,
             "HOME": folder,

@@ -10,16 +10,20 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Collection
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakSet
 
 from celery import Celery
 from celery.bootsteps import StartStopStep
+from celery.exceptions import CPendingDeprecationWarning
 from celery.signals import task_received, worker_shutting_down
 from celery.worker.consumer import Consumer, Tasks
 from celery.worker.request import Request
 from kombu.connection import Connection
+from kombu.exceptions import OperationalError
 
 from .priority import FIRST
 
@@ -46,6 +50,7 @@ _GIVE_BACK = """if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or ARGV[2] + 
     redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
     redis.call('ZADD', KEYS[1], ARGV[6], ARGV[4])
 end"""
+_ENDED = "a job has ended while its broker was away (%s): it runs again"
 _LOG = logging.getLogger(__name__)
 
 
@@ -69,6 +74,8 @@ def set_up(app: Celery, broker: str) -> None:
     if broker.startswith(("redis", "sentinel")):
         app.conf.broker_transport_options = _REDIS
         app.steps["consumer"].add(Heartbeats)
+    else:
+        app.steps["consumer"].add(LastHeartbeats)
 
 
 def make_level(app: Celery, priority: int) -> int:
@@ -86,9 +93,30 @@ def run_worker(controller: Any, name: str) -> None:
         told.set()
 
     worker_shutting_down.connect(note_signal, sender=name)
-    controller.start()
+    with shorten_log():
+        controller.start()
     if controller.exitcode and not told.is_set():
         raise RuntimeError("Celery's worker has ended with an error, which it has logged")
+
+
+@contextmanager
+def shorten_log() -> Iterator[None]:
+    """Log in one line, without a traceback, what a job cannot tell its broker; Celery does so only for other parts."""
+    loggers = [logging.getLogger(name) for name in ("celery.app.trace", "celery.worker.request")]
+    with warnings.catch_warnings(), ExitStack() as filters:
+        warnings.simplefilter("ignore", CPendingDeprecationWarning)  # advice whenever a connection breaks
+        for logger in loggers:
+            logger.addFilter(_shorten)
+            filters.callback(logger.removeFilter, _shorten)
+        yield
+
+
+def _shorten(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, OperationalError) or str(record.msg).startswith("Couldn't ack"):
+        record.msg, record.args, record.exc_info = _ENDED, (type(error).__name__,), None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    return True
 
 
 class Repeated(StartStopStep):  # type: ignore[misc]
@@ -121,6 +149,21 @@ class Repeated(StartStopStep):  # type: ignore[misc]
             except Exception as error:  # noqa: BLE001  (whatever store or broker may raise)
                 name = type(self).__name__.lower()
                 _LOG.warning("%s failed, and are tried again in %g seconds: %s", name, self.seconds, error)
+
+
+class LastHeartbeats(Repeated):
+    """Shows RabbitMQ after SIGTERM that this worker lives: Celery does so only while its event loop runs."""
+
+    def start(self, consumer: Consumer) -> None:
+        """Do nothing: the event loop is about to run."""
+
+    def close(self, consumer: Consumer) -> None:
+        if consumer.connection is not None and (interval := consumer.connection.get_heartbeat_interval()):
+            self._connection, self.seconds = consumer.connection.connection, interval / 2
+            super().start(consumer)
+
+    def run(self, app: Celery) -> None:  # noqa: ARG002
+        self._connection.send_heartbeat()
 
 
 class Heartbeats(Repeated):

@@ -230,11 +230,11 @@ work(sys.argv[1], Slow(), concurrency=1, loglevel="ERROR", quiet=True)
 
 
 @contextmanager
-def running_slowly(url: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a worker process, and wait until it runs a job."""
+def running_slowly(url: str, log: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a worker process, and wait until it runs a job. *log* is for its standard error."""
     CeleryDispatcher(url).due("slow", "a")
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", SLOW, url], stdin=pipe, stdout=pipe) as process:
+    with subprocess.Popen([sys.executable, "-c", SLOW, url], stdin=pipe, stdout=pipe, stderr=log) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.read(5) == b"begun"
@@ -259,6 +259,22 @@ def test_a_worker_keeps_its_job_also_after_sigterm(redis_url: str) -> None:
     assert [name for name, _, _ in worker.calls] == ["late"]
     channel = app.connection_for_read().channel()
     assert channel.client.hlen(channel.unacked_key) == 0, "it is acknowledged"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is sent")
+def test_a_worker_on_rabbitmq_keeps_its_job_also_after_sigterm() -> None:
+    """However long that takes: it still sends heartbeats, without which RabbitMQ gives the job to another."""
+    worker, heartbeat = RecordingWorker(), 4
+    with brokers.rabbitmq(heartbeat) as broker, running_slowly(broker.url) as process:
+        app = make_app(broker.url, worker)  # type: ignore[arg-type]
+        with start_worker(app, pool="threads", concurrency=2, perform_ping_check=False, shutdown_timeout=30.0):
+            process.send_signal(signal.SIGTERM)
+            CeleryDispatcher(broker.url).due("late", "a", datetime.now(UTC) + timedelta(seconds=4 * heartbeat))
+            worker.wait_for(lambda calls: len(calls) > 0)
+            assert [name for name, _, _ in worker.calls] == ["late"]
+            process.communicate(timeout=30.0)
+        assert process.returncode == 0
+        app.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT is sent")
@@ -305,6 +321,24 @@ def test_a_worker_goes_on_when_its_broker_is_restarted_during_a_job(
             dispatcher.due("s", "c")
             wait_for_job("c")
         app.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is sent")
+def test_a_job_that_cannot_be_acknowledged_is_one_line_in_the_log() -> None:
+    """Its broker was restarted meanwhile. Celery logs a traceback for each, and advice about a setting of its own."""
+    with brokers.rabbitmq() as broker, running_slowly(broker.url, subprocess.PIPE) as process:
+        broker.restart()
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.close()
+        lines: list[str] = []
+        while (line := process.stderr.readline().decode()) and "ack" not in line and "a job has ended" not in line:
+            lines.append(line)
+        process.send_signal(signal.SIGTERM)
+        told = "".join((*lines, line, process.stderr.read().decode()))
+    assert "a job has ended while its broker was away" in told
+    assert "Traceback" not in told
+    assert "DeprecationWarning" not in told
 
 
 def test_a_worker_that_celery_ended_with_an_error_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
