@@ -53,6 +53,8 @@ def work(
     if metrics_host is not None and metrics_port is None:
         raise CommandError("--metrics-host needs --metrics-port: without a port, no metrics are served")
     adapter = _import(engine)
+    if engine == "procrastinate" and (jobs := broker or store):
+        adapter.jobs_database.require_postgresql(jobs)
     settings = Settings.from_file(config) if config is not None else Settings.from_dict({})
     with open_named(store, create=True) as opened:
         options: Options = {"limits": SharedLimits(opened, limits)} if (limits := settings.defaults.limits) else {}

@@ -23,7 +23,6 @@ from celery.signals import task_received, worker_shutting_down
 from celery.worker.consumer import Consumer, Tasks
 from celery.worker.request import Request
 from kombu.connection import Connection
-from kombu.exceptions import OperationalError
 
 from .priority import FIRST
 
@@ -50,6 +49,8 @@ _GIVE_BACK = """if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or ARGV[2] + 
     redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
     redis.call('ZADD', KEYS[1], ARGV[6], ARGV[4])
 end"""
+#: The logger of what ends a worker; the others of those below are of jobs.
+_WORKER = "celery.worker"
 _ENDED = "a job has ended while its broker was away (%s): it runs again"
 _LOG = logging.getLogger(__name__)
 
@@ -101,11 +102,10 @@ def run_worker(controller: Any, name: str) -> None:
 
 @contextmanager
 def shorten_log() -> Iterator[None]:
-    """Log in one line, without a traceback, what a job cannot tell its broker; Celery does so only for other parts."""
-    loggers = [logging.getLogger(name) for name in ("celery.app.trace", "celery.worker.request")]
+    """Log errors of the broker in one line, without a traceback, also where Celery does not."""
     with warnings.catch_warnings(), ExitStack() as filters:
         warnings.simplefilter("ignore", CPendingDeprecationWarning)  # advice whenever a connection breaks
-        for logger in loggers:
+        for logger in map(logging.getLogger, (_WORKER, "celery.app.trace", "celery.worker.request")):
             logger.addFilter(_shorten)
             filters.callback(logger.removeFilter, _shorten)
         yield
@@ -113,9 +113,12 @@ def shorten_log() -> Iterator[None]:
 
 def _shorten(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, OperationalError) or str(record.msg).startswith("Couldn't ack"):
-        record.msg, record.args, record.exc_info = _ENDED, (type(error).__name__,), None
-        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    is_brokers = type(error).__module__.partition(".")[0] in ("amqp", "kombu", "redis")
+    if is_brokers or str(record.msg).startswith("Couldn't ack"):
+        record.exc_info = None
+        if record.name != _WORKER:
+            record.msg, record.args = _ENDED, (type(error).__name__,)
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
     return True
 
 

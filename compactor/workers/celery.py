@@ -59,6 +59,7 @@ def make_app(broker: str, worker: Worker | None = None) -> Celery:
         worker_prefetch_multiplier=1,
         worker_enable_prefetch_count_reduction=False,  # else a worker takes no more jobs once RabbitMQ was restarted
         broker_connection_retry_on_startup=True,
+        worker_redirect_stdouts=False,  # else the command's own lines are Celery's warnings
     )
     set_up(app, broker)
     if worker is not None:

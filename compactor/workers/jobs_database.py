@@ -42,13 +42,18 @@ _POOL = "psycopg.pool"
 _LOG = logging.getLogger(__name__)
 
 
+def require_postgresql(url: str) -> None:
+    """Raise ``StoreError`` unless *url*, a store's URL, is PostgreSQL's."""
+    if url.partition("://")[0] not in ("postgresql", "postgresql+psycopg"):
+        raise StoreError("Procrastinate needs PostgreSQL: postgresql+psycopg://user:password@host/database")
+
+
 def connect_to(url: str, connection_class: type[BaseConnection[Any]]) -> dict[str, Any]:
     """Return the connector's options for *url*, a store's URL; a silent server is given up as by a store.
 
     Raises ``StoreError`` unless the URL is PostgreSQL's.
     """
-    if url.partition("://")[0] not in ("postgresql", "postgresql+psycopg"):
-        raise StoreError("Procrastinate needs PostgreSQL: postgresql+psycopg://user:password@host/database")
+    require_postgresql(url)
     database = Postgres(url)
     return {
         "conninfo": database.conninfo,

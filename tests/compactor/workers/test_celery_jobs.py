@@ -341,6 +341,19 @@ def test_a_job_that_cannot_be_acknowledged_is_one_line_in_the_log() -> None:
     assert "DeprecationWarning" not in told
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a signal is sent")
+def test_a_broker_that_refuses_a_worker_is_one_line_in_the_log() -> None:
+    """Such as for its password, which is not in it."""
+    with brokers.rabbitmq() as broker:
+        url = broker.url.replace("guest:guest", "guest:secret")
+        done = subprocess.run([sys.executable, "-c", SLOW, url], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    log, _, ours = done.stderr.partition("Traceback")  # of the script
+    assert "ACCESS_REFUSED" in log
+    assert "has ended with an error, which it has logged" in ours
+    assert "secret" not in done.stderr
+
+
 def test_a_worker_that_celery_ended_with_an_error_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process does not exit as if it was told to, so that it is started again."""
 

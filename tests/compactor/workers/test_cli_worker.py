@@ -28,8 +28,12 @@ def test_it_says_what_it_lacks(tmp_path: Path) -> None:
             ["--engine", "procrastinate", "--store", store, "--metrics-host", "::1"],
             "--metrics-host needs --metrics-port",
         ),
+        (["--engine", "procrastinate", "--store", store], "Procrastinate needs PostgreSQL"),
         (["--engine", "procrastinate"], "no store is named"),
-        (["--engine", "procrastinate", "--store", store, "--config", str(tmp_path / "none")], "cannot be read"),
+        (
+            ["--engine", "procrastinate", "--store", "postgresql://127.0.0.1:1/x", "--config", str(tmp_path / "none")],
+            "cannot be read",
+        ),
     ]:
         done = run("worker", *arguments)
         assert done.code == 2
