@@ -9,6 +9,7 @@ import re
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -44,16 +45,23 @@ def read_name(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
     """
     metadata = body.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
-    given: list[object] = [headers.get(name) for name in SESSION_HEADERS]
+    given: list[object] = [_decode(headers.get(name, "")) for name in SESSION_HEADERS]
     given += [metadata.get(name) for name in SESSION_FIELDS] + [body.get(name) for name in SESSION_FIELDS]
     given.append(_read_claude_session(metadata.get("user_id")))
     name = next((one for one in given if isinstance(one, str) and _PRINTABLE.fullmatch(one)), "")
-    if name and (agent := headers.get(AGENT_HEADER)) and _PRINTABLE.fullmatch(agent):
+    if name and (agent := _decode(headers.get(AGENT_HEADER, ""))) and _PRINTABLE.fullmatch(agent):
         name = f"{name}.{agent}"
     name = join_names(name)  # make it safe in a path
     if name.startswith("."):
         name = f"%2E{name[1:]}"
     return name if len(name) <= MAX_NAME else blake2b(name.encode(), digest_size=16).hexdigest()
+
+
+def _decode(value: str) -> str:
+    """Return a header's *value*, which was read as latin-1, as UTF-8 if it is."""
+    with suppress(UnicodeDecodeError):
+        return value.encode("latin-1").decode()
+    return value
 
 
 def read_session_headers(headers: Mapping[str, str]) -> list[str]:

@@ -152,6 +152,11 @@ class RelayedResponse(Response):
                 await self._close(scope)
             await self._make_error(502, "The endpoint could not be reached, or has not answered.")(scope, receive, send)
             return
+        if not 200 <= answer.status_code < 600:  # as 999: servers cannot send it, clients read it as a 5xx
+            await answer.aclose()
+            message = f"The endpoint has answered with status {answer.status_code}, which HTTP lacks."
+            await self._make_error(502, message, "upstream_status")(scope, receive, send)
+            return
         try:
             # Content-Length is ignored beside Transfer-Encoding (RFC 9112, 6.3), which is set anew here.
             wrong = {b"content-length"} if "transfer-encoding" in answer.headers else set[bytes]()

@@ -208,6 +208,20 @@ def test_a_session_can_be_named() -> None:
             assert [name.partition("~")[0] for name in list_sessions(state)] == ["trip"], (headers, more)
 
 
+def test_a_name_in_a_header_is_read_as_utf_8_or_else_as_latin_1() -> None:
+    """Most clients send UTF-8, those that follow Fetch send latin-1; a body's name is the same session."""
+    with ModelServer("") as model, proxy(model) as (url, state):
+        for name in ("für-Ünal", "été"):
+            for raw in (name.encode(), name.encode("latin-1")):
+                headers = [*AUTH.items(), (b"x-session-id", raw)]
+                CLIENT.post(f"{url}/v1/chat/completions", json=ONE_TURN, headers=headers)  # type: ignore[arg-type]
+            CLIENT.post(f"{url}/v1/chat/completions", json={**ONE_TURN, "session_id": name}, headers=AUTH)
+        agent = [*AUTH.items(), ("x-session-id", "trip"), (b"x-claude-code-agent-id", "zwölf".encode())]
+        CLIENT.post(f"{url}/v1/chat/completions", json=ONE_TURN, headers=agent)  # type: ignore[arg-type]
+        names = sorted(name.partition("~")[0] for name in list_sessions(state))
+        assert names == sorted(["für-Ünal", "été", "trip.zwölf"])
+
+
 def test_what_an_agent_asks_beside_its_conversation_does_not_end_it() -> None:
     """Agents ask for titles, and have others work for them, under the name of their session."""
     headers = AUTH | {"x-claude-code-session-id": "trip"}

@@ -113,6 +113,18 @@ def test_what_an_endpoint_does_wrong_looks_as_it_would_without_us() -> None:
             assert observe(f"{url}/v1") == observe(model.base_url), fault
 
 
+def test_a_status_that_http_lacks_is_answered_with_502(caplog: pytest.LogCaptureFixture) -> None:
+    """No server can send it, and clients read it as one of 500 and more; the log has no traceback."""
+    with ModelServer("") as model, proxy(model) as (url, _), structlog.testing.capture_logs() as logs:
+        for code in (600, 999):
+            model.always(status(code))
+            seen, _, body, ended = observe(f"{url}/v1")
+            assert (seen, ended) == (502, "")
+            assert f"status {code}" in json.loads(body)["error"]["message"]
+    assert [one["event"] for one in logs if one["log_level"] == "error"] == []
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("kind", ["stream", "body"])
 def test_an_answer_that_breaks_off_is_logged_once_without_its_words(
     kind: str, caplog: pytest.LogCaptureFixture
