@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from memory import Recall, SessionPurged, Store, StoreError, UnknownReference
+from memory import EntriesLost, Recall, SessionPurged, Store, StoreError, UnknownReference
 from memory.messages import ASSISTANT
 from memory.recall import DEFAULT_HITS, DEFAULT_PAGE, MAX_HITS, MAX_PAGE, Parameters, Refused, read_arguments, read_text
 from memory.stores.tenants import join_name, split_name
@@ -137,7 +137,7 @@ def make_server(
         given = dict(read_arguments(arguments, schemas[name]))
         if name == _LIST:
             return _list_sessions(get_sessions().store, tenant, given.get("limit", _DEFAULT_LISTED))
-        own = read_text(given, "session") if session is None else session
+        own = _check_name(read_text(given, "session")) if session is None else session
         given.pop("session", None)
         sessions = get_sessions()
 
@@ -148,6 +148,8 @@ def make_server(
 
         try:
             return call()
+        except EntriesLost as lost:  # the host should know that the end of its history is gone
+            raise Refused(str(lost)) from lost
         except SessionPurged:  # by another process: it is unknown now, or has begun anew
             return call()
 
@@ -215,12 +217,17 @@ def _list_sessions(store: Store, tenant: str, limit: object) -> str:
     return "\n".join(lines) or "There are no conversations."
 
 
+def _check_name(session: str) -> str:
+    """Return the name of a *session* that a call gives. Raises ``Refused`` if it could be another tenant's."""
+    if not 0 < len(session) <= MAX_NAME or any(unicodedata.category(one) in ("Cc", "Cs") for one in session):
+        raise Refused(f"session must be a name of 1 to {MAX_NAME} characters, without control characters")
+    return session
+
+
 def _find_session(store: Store, tenant: str, session: str) -> str:
     """Return the full name of the *tenant*'s session. Raises ``Refused`` if it does not exist: opening would create
     it."""
-    if not 0 < len(session) <= MAX_NAME or any(unicodedata.category(one) in ("Cc", "Cs") for one in session):
-        raise Refused(f"session must be a name of 1 to {MAX_NAME} characters, without control characters")
-    name = join_name(tenant, session)
+    name = f"{join_name(tenant, '')}{session}"  # the host's own may have any characters
     if next(iter(store.read(name, 0, 1)), None) is None:
         raise Refused(f"there is no session {json.dumps(session[:80])}")
     return name

@@ -15,14 +15,14 @@ import typer
 
 from memory import StoreError, open_store
 from memory.messages import ASSISTANT
-from memory.stores.tenants import join_name
+from memory.stores.tenants import join_name, split_name
 
 from ..config import Settings
 from ..sessions import Session, Sessions
 from ..triggers import when
 from .scenario import BUDGET, INCIDENT, Demo, Scenario
 from .session_commands import Store, make_option
-from .sessions import open_named
+from .sessions import open_named, read_name, show_name
 from .terminal import CommandError, make_console, make_url
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def import_server() -> Any:
 @app.command("mcp", short_help="Serve sessions to an MCP host.")
 def serve_mcp(
     store: Store = None,
-    session: Annotated[str | None, make_option("ID", "Serve this session only.")] = None,
+    session: Annotated[str | None, make_option("ID", "Serve this session only.", callback=read_name)] = None,
     role: Annotated[str, typer.Option(metavar="ROLE", help="The agent whose history it is.")] = ASSISTANT,
     tenant: Annotated[str, make_option("NAME", "Whose sessions; over HTTP the token tells.")] = "",
     config: Annotated[str | None, make_option("FILE", "Settings of the compactors, as JSON.")] = None,
@@ -298,6 +298,11 @@ def serve_mcp(
         from .. import mcp
     except ModuleNotFoundError as error:
         raise CommandError(str(error)) from error
+    owner, own = split_name(session or "")
+    if owner and (http or tenant not in ("", owner)):
+        by = "over HTTP the token tells the tenant" if http else f"--tenant says {tenant}"
+        raise CommandError(f"the session is one of the tenant {owner}, but {by}; pass --session '{show_name(own)}'")
+    tenant, session = owner or tenant, own if session is not None else None
     # Who only reads a session should not make somebody pay for a summary.
     options: dict[str, Any] = {"trigger": when(lambda _view: False), "roles": (role,)}
     if http:
@@ -311,7 +316,7 @@ def serve_mcp(
         return
     import anyio
 
-    join_name(tenant, session or "")
+    join_name(tenant, "")
     defaults = Settings.from_file(config).defaults if config is not None else None
     with open_named(store, create=True) as opened, Sessions(opened, config=defaults, **options) as sessions:
         server = mcp.make_server(lambda: sessions, session=session, role=role, get_tenant=lambda _context: tenant)

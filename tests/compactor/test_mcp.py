@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,26 @@ def test_a_session_that_another_process_has_deleted_is_told_as_such(begun: bool)
     play(store, scene, session="chat")
 
 
+def test_a_session_whose_end_the_store_has_lost_is_told_as_such_once() -> None:
+    """As after a failover: the host should know what is gone; from then on, it reads what there is."""
+    store = InMemoryStore()
+    talk(store, "chat", 1)
+    kept = [*store.read("chat")]
+    talk(store, "chat", 2)
+
+    async def scene(client: Client) -> None:
+        assert not (await client.call_tool("read_rounds", {"start": 3})).is_error
+        store.purge("chat")
+        store.append("chat", kept, 0)
+        answer = await client.call_tool("pin", {"ref": "r1.p0"})
+        assert answer.is_error
+        assert "the store has lost entry" in text_of(answer)
+        assert (await client.call_tool("read_rounds", {"start": 3})).is_error
+        assert not (await client.call_tool("pin", {"ref": "r1.p0"})).is_error
+
+    play(store, scene, session="chat")
+
+
 def test_answers_are_bounded_in_tokens() -> None:
     """No answer has more than 6,000 tokens, in any script; its offsets lead through all of the text."""
     store = InMemoryStore()
@@ -297,6 +318,30 @@ def test_the_command_speaks_over_standard_input(tmp_path: Path) -> None:
     asyncio.run(run())
     assert Memory("session-1", store=store).get_role_rounds("assistant")[1] is not None
     store.close()
+
+
+@pytest.mark.slow  # starts processes
+def test_the_command_takes_a_session_as_lists_show_it(tmp_path: Path) -> None:
+    """With the tenant before its name, and control characters as escapes; a contradiction is an error."""
+    url = f"sqlite:///{tmp_path / 'chat.db'}"
+    names = {"a\\x0ab": "a\nb", "acme\\x1fchat-7": join_name("acme", "chat-7"), "a\\x5cx0ab": "a\\x0ab"}
+    with closing(open_store(url)) as store:
+        for name in names.values():
+            talk(store, name, 1).append({"role": "user", "content": f"This is {name!r}."})
+    words = [sys.executable, "-m", "compactor", "mcp", "--store", url]
+
+    async def read(*more: str) -> str:
+        command = StdioServerParameters(command=words[0], args=[*words[1:], *more], cwd=str(ROOT))
+        async with Client(stdio_client(command)) as client:
+            return text_of(await client.call_tool("read_rounds", {"start": 2}))
+
+    for shown, name in names.items():
+        assert f"This is {name!r}." in asyncio.run(read("--session", shown))
+    assert "chat-7" in asyncio.run(read("--tenant", "acme", "--session", "chat-7"))
+    for more in (["--tenant", "other"], ["--http"]):
+        wrong = subprocess.run([*words, "--session", "acme\\x1fchat-7", *more], capture_output=True, check=False)
+        assert wrong.returncode == 2
+        assert b"of the tenant acme" in wrong.stderr.replace(b"\n", b" ")
 
 
 def test_compactions_are_shown_as_the_summarizer_made_them() -> None:
