@@ -703,10 +703,8 @@ class Inspection:
             check = str(record.facts.get("error", ""))
             if reason := describe_check(check):
                 found.append(_make_decision(at, check, "warning", reason))
-        for event in self._events:
-            if isinstance(event, Rejected):
-                reason = f"Attempt {event.attempt} of {event.attempts}: {describe_check(event.check)}"
-                found.append(_make_decision(event.at, event.check, "warning", reason))
+        tries = [one for one in self._events if isinstance(one, Rejected)]
+        found += [_make_decision(one.at, one.check, "warning", describe_event(one.name, one.facts())) for one in tries]
         return sorted(found, key=lambda one: one.at)
 
     def describe_role(self) -> RoleView:

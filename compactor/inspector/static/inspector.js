@@ -107,7 +107,7 @@ function makeSessionRow(one) {
   return el("tr", {},
     el("td", {}, el("a", { href: makeAddress(one.session) }, one.session)),
     makeCell("rounds", formatNumber(one.rounds)), makeCell("next prompt (tokens)", formatNumber(one.tokens)),
-    makeCell("paid for summaries", one.dollars ? `$${one.dollars.toFixed(4)}` : `${formatNumber(one.spent)} tokens`), makeCell("failures", formatNumber(one.failures), { class: one.failures ? "warn" : null }), makeCell("last activity", formatTime(one.last_activity).slice(0, 16)));
+    makeCell("paid for summaries", one.dollars ? `$${one.dollars.toFixed(4)}` : `${formatNumber(one.spent)} tokens`), makeCell("failures", formatNumber(one.failures), { class: one.failures ? "warn" : null }), makeCell("last activity (UTC)", formatTime(one.last_activity).slice(0, 16)));
 }
 
 // ---- one session
@@ -177,7 +177,7 @@ async function load(inner, options = {}) {
     makeFigure("as it was said", `${about}${formatNumber(figures.original_tokens)}`, "tokens"),
     makeFigure("saved", `${about}${saved} %`, "of the next prompt"),
     makeFigure("rounds", formatNumber(figures.rounds), `${formatNumber(figures.covered)} in the summary`),
-    makeFigure("summary", formatNumber(figures.summary_tokens), `tokens, generation ${figures.generation}`),
+    makeFigure("summary", formatNumber(figures.summary_tokens), figures.covered ? `tokens, generation ${figures.generation}` : "tokens, none is shown"),
     ...(file ? [] : [makeFigure("compactor", figures.state || "none here", figures.circuit_open ? "circuit open" : figures.skip_reason || (figures.state ? "" : "this process runs none"))]));
   inner.state.textContent = figures.last_error ? `Last failure: ${figures.last_error}` : figures.prepared ? `${figures.prepared} prepared, not shown yet` : "";
   const strip = figures.strip;
@@ -388,7 +388,7 @@ async function makeChartsTab(inner) {
     card.onshown = () => {
       const chart = new uPlot({
         width: box.clientWidth, height: 240, scales: { x: { time: false } },
-        axes: [axis, { ...axis, size: 70, values: (_, values) => values.map(format) }],
+        axes: [axis, { ...axis, size: (_, values) => 24 + 8 * Math.max(...(values || [""]).map((one) => one.length)), values: (_, values) => values.map(format) }],
         series: [{ label: "round", value: (_, value) => formatNumber(value) }, ...kinds.map(([name, , stroke, dash]) => ({ label: name, stroke: colour(stroke), width: 2, dash, points: { show: rounds.length === 1 }, value: (_, value) => (value === null || value === undefined ? "–" : format(value)) }))],
         hooks: { draw: [(self) => drawMarks(self, marks, colour("open"))] },
       }, [rounds, ...kinds.map((one) => one[1])], box);
@@ -404,7 +404,7 @@ async function makeChartsTab(inner) {
     draw("Tokens of the prompt", "tokens", [["with compaction", series.tokens_with, "shown"], ["without", series.tokens_without, "left-out", [6, 4]]], formatNumber),
     draw(`Cost up to the round, in ${series.unit}`, "cost", [["with compaction", series.cost_with, "shown"], ["without", series.cost_without, "left-out", [6, 4]]], formatMoney),
     waiting,
-    el("p", { class: "quiet", text: `Vertical lines: ${formatNumber(series.marks.length)} publications. Tokens are within the present budget. Cost is an estimate: one prompt per round, with the shared prefix read from the provider's cache, summaries included.` })];
+    el("p", { class: "quiet", text: `Vertical lines: ${formatNumber(series.marks.length)} ${series.marks.length === 1 ? "publication" : "publications"}. Tokens are within the present budget. Cost is an estimate: one prompt per round, with the shared prefix read from the provider's cache, summaries included.` })];
 }
 
 function drawMarks(chart, marks, colour) {
@@ -437,8 +437,8 @@ async function makeSummariesTab(inner) {
   const rows = generations.slice().reverse().slice(0, 200).map((one) => el("tr", { class: one.current ? "current" : null },
     el("td", {}, el("button", { type: "button", class: "ref", onclick: () => choose(one.index) }, `generation ${one.generation}`), one.current ? " now" : ""),
     [one.happened, one.rounds ? `${one.rounds[0]}–${one.rounds[1]}` : "–", `${formatNumber(one.tokens_before)} → ${formatNumber(one.tokens_after)}`, one.model || "offline", formatTime(one.at)].map((text) => el("td", { text }))));
-  const heads = ["summary", "", "rounds", "tokens", "by", "at (UTC)"];
-  const table = generations.length ? el("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Generations" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((text) => (text ? el("th", { scope: "col", text }) : el("td"))))), el("tbody", {}, rows)))
+  const heads = ["summary", "event", "rounds", "tokens", "by", "at (UTC)"];
+  const table = generations.length ? el("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Generations" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((text) => el("th", { scope: "col", text })))), el("tbody", {}, rows)))
     : makeEmpty("No summary yet: all rounds are as they were said.");
   const newest = generations.findLast((one) => one.current) || generations.findLast((one) => one.happened === "published");
   if (newest) await attempt(inner.summaryIndex ?? newest.index);
@@ -451,7 +451,7 @@ function makeSummary(inner, one) {
   const lines = one.sentences.map((line) => el("li", { class: marks[line.change][1] }, el("span", { class: "mark", text: marks[line.change][0] }),
     el("span", { dir: "auto" }, line.text), line.ref ? [" ", makeReference(inner, line.ref), line.exact ? null : el("span", { class: "quiet", text: " closest match" })] : null));
   const checks = one.checks.length ? ` It passed ${one.checks.length} checks.` : "";
-  return el("div", { class: "card" }, el("h2", { text: `Generation ${one.generation}${one.current ? ", shown now" : ""}` }),
+  return el("div", { class: "card" }, el("h2", { text: `Generation ${one.generation}, ${one.current ? "shown now" : one.happened === "published" ? "no longer shown" : one.happened}` }),
     el("p", { class: "quiet", text: `Green is new since the previous summary, red was dropped. A reference names the post that contains the sentence, or the closest one.${checks}` }),
     el("ul", { class: "sentences" }, lines),
     one.missing.length ? el("p", { class: "warn", text: `No longer named: ${one.missing.join(", ")}` }) : null);

@@ -11,7 +11,7 @@ export function makeStrip(names, onOpen) {
   let pinned = new Set(), selected = -1, isChosen = false, from = 0, to = 1;
 
   const canvas = el("canvas", { class: "strip", tabindex: "0", role: "slider", "aria-label": "Round", "aria-valuemin": "1", "aria-describedby": "strip-help" });
-  const tip = el("div", { class: "tip", role: "status" });
+  const tip = el("div", { class: "tip" });
   const zoom = (factor) => () => zoomTo((starts[selected] + starts[selected + 1]) / 2, (to - from) * factor);
   const roundInput = el("input", { type: "number", min: "1", "aria-label": "Go to round", placeholder: "round",
     onchange: (event) => { if (event.target.value) choose(Number(event.target.value) - 1, true); } });
@@ -65,8 +65,9 @@ export function makeStrip(names, onOpen) {
   }
 
   function describe(at) {
-    const share = strip.original[at] ? `${formatNumber(strip.original[at])} tokens as said, ${formatNumber(strip.shown[at])} in the prompt` : "no words";
-    return `Round ${at + 1}: ${names[strip.states[at]]}, ${share}${pinned.has(at + 1) ? ", pinned" : ""}`;
+    const place = strip.states[at] === "c" ? "now in the summary" : `${formatNumber(strip.shown[at])} in the prompt`;
+    const share = strip.original[at] ? `${formatNumber(strip.original[at])} tokens as said, ${place}` : "no words";
+    return `Round ${at + 1}: ${names[strip.states[at]]}, ${share}${pinned.has(at + 1) ? ", pinned posts verbatim" : ""}`;
   }
 
   function choose(at, opens) {
@@ -88,27 +89,34 @@ export function makeStrip(names, onOpen) {
     pen.scale(ratio, ratio);
     const colours = Object.fromEntries(Object.entries(names).map(([letter, name]) => [letter, css.getPropertyValue(`--${toClassName(name)}`)]));
     const scale = width / (to - from), top = 10, height = HEIGHT - 20;
-    for (let at = findRound(from); at < count && starts[at] < to; at++) {
-      const left = (starts[at] - from) * scale, wide = (starts[at + 1] - starts[at]) * scale;
-      const gap = wide > 4 ? 1 : 0, letter = strip.states[at];
-      pen.fillStyle = colours[letter];
-      if (letter === "d" || letter === "u") { // hollow: nothing of it is in the prompt
-        pen.globalAlpha = 0.35;
-        pen.fillRect(left, top, wide - gap, height);
-        pen.globalAlpha = 1;
-        pen.fillRect(left, top + height - 4, wide - gap, 4);
-      } else if (letter === "h") {
-        const shown = strip.original[at] ? Math.min(strip.shown[at] / strip.original[at], 1) : 0;
-        pen.globalAlpha = 0.3;
-        pen.fillRect(left, top, wide - gap, height);
-        pen.globalAlpha = 1;
-        pen.fillRect(left, top + height * (1 - shown), wide - gap, height * shown);
-      } else pen.fillRect(left, top, wide - gap, height);
-      if (pinned.has(at + 1)) {
-        pen.fillStyle = css.getPropertyValue("--ink");
-        pen.fillRect(left, 2, Math.max(wide - gap, 3), 5);
+    const drawRounds = (isRare) => {
+      for (let at = findRound(from); at < count && starts[at] < to; at++) {
+        const letter = strip.states[at];
+        if (isRare === "cs".includes(letter)) continue;
+        const wide = Math.max((starts[at + 1] - starts[at]) * scale, isRare ? 2 : 0);
+        const left = Math.min((starts[at] - from) * scale, width - Math.min(wide, 2));
+        const gap = wide > 4 ? 1 : 0;
+        pen.fillStyle = colours[letter];
+        if (letter === "d" || letter === "u") { // hollow: nothing of it is in the prompt
+          pen.globalAlpha = 0.35;
+          pen.fillRect(left, top, wide - gap, height);
+          pen.globalAlpha = 1;
+          pen.fillRect(left, top + height - 4, wide - gap, 4);
+        } else if (letter === "h") {
+          const shown = strip.original[at] ? Math.min(strip.shown[at] / strip.original[at], 1) : 0;
+          pen.globalAlpha = 0.3;
+          pen.fillRect(left, top, wide - gap, height);
+          pen.globalAlpha = 1;
+          pen.fillRect(left, top + height * (1 - shown), wide - gap, height * shown);
+        } else pen.fillRect(left, top, wide - gap, height);
+        if (pinned.has(at + 1)) {
+          pen.fillStyle = css.getPropertyValue("--ink");
+          pen.fillRect(left, 2, Math.max(wide - gap, 3), 5);
+        }
       }
-    }
+    };
+    drawRounds(false);
+    drawRounds(true); // last, and never too narrow to be seen: a failed round among 10,000
     if (count) {
       const left = (starts[selected] - from) * scale, wide = Math.max((starts[selected + 1] - starts[selected]) * scale, 2);
       pen.strokeStyle = css.getPropertyValue("--ink");

@@ -265,7 +265,8 @@ def test_a_failure_in_this_process_is_told_once() -> None:
         with pytest.raises(CompactionFailed):
             compactor.compact_now(10)
         here = Inspection(memory, "assistant")
-        assert [one.text[:18] for one in here.list_rejected()] == ["Attempt 1 of 2: th", "Attempt 2 of 2: th"]
+        said = [one.text.partition(":")[0] for one in here.list_rejected()]
+        assert said == [f"Refused attempt {number} of 2 at rounds 1 to 9" for number in (1, 2)]
         assert [one.name for one in here.list_decisions()].count("compaction.failed") == 1
         (failed,) = (one for one in compactor.events if isinstance(one, Failed))
         memory.journal("assistant").note(failed.name, failed.facts())  # as another process writes it
@@ -287,6 +288,7 @@ def test_every_reason_to_do_nothing_has_words() -> None:
         ("compaction.started", {"start": 1, "end": 7, "tokens_before": 900}, "rounds 1 to 7"),
         ("compaction.prepared", {"start": 1, "end": 7}, "passed its checks"),
         ("compaction.rejected", {"attempt": 1, "attempts": 2, "check": "echo"}, "mostly copied"),
+        ("compaction.rejected", {"check": "invented", "unknown_identifiers": ("QX-9", "HX-1")}, "such as QX-9, HX-1."),
         ("compaction.published", {"start": 1, "end": 7, "tokens_before": 900, "tokens_after": 90}, "900 to 90"),
         ("compaction.reduced", {"strategy": "drop", "kind": "dropped"}, "drop dropped posts"),
         ("compaction.discarded", {"reason": "rounds_changed"}, "rounds changed"),

@@ -239,6 +239,10 @@ def test_each_view_of_a_server_shows_a_session_and_changes_it(browser: Any) -> N
         page.get_by_role("button", name="Revert").click()
         page.get_by_role("dialog").get_by_role("button", name="Revert").click()
         page.get_by_text("Reverted: The summary covers rounds 1 to 15.").wait_for()
+        page.get_by_role("button", name="generation 2").last.click()
+        page.get_by_role("heading", name="Generation 2, no longer shown").wait_for()
+        page.get_by_role("button", name="generation 3").click()
+        page.get_by_role("heading", name="Generation 3, reverted").wait_for()
         page.get_by_label("Go to round").fill("60")
         page.get_by_label("Go to round").press("Enter")
         page.get_by_role("button", name="Pin", exact=True).first.click()
@@ -259,6 +263,31 @@ def test_a_compaction_shows_by_itself(browser: Any) -> None:
         page.get_by_text(re.compile("covers rounds 1 to")).wait_for()
         open_tab(page, "Decisions")
         page.get_by_text("compaction.published").first.wait_for()
+
+
+def test_a_round_that_is_rare_is_drawn_though_it_is_narrow(browser: Any) -> None:
+    """A failed round is seen among thousands; what the strip tells of a covered one is where its words are now."""
+    store = InMemoryStore()
+    memory = Memory("long", store=store)
+    chat(memory, 1_500)
+    memory.finish_round(memory.create_round("This failed."), state="failed")
+    chat(memory, 1_500)
+    publish(memory, 2_990, "The user wants sums that are never rounded.")
+    with serve(store, enabled=False) as address, watch(browser) as page:
+        page.goto(f"{address}/#/long")
+        strip = page.get_by_role("slider", name="Round")
+        strip.press("Home")
+        assert strip.get_attribute("aria-valuetext") == "Round 1: covered, 42 tokens as said, now in the summary"
+        page.wait_for_function(
+            """() => {
+                const canvas = document.querySelector("canvas.strip"), pen = canvas.getContext("2d");
+                const pixels = pen.getImageData(0, canvas.height >> 1, canvas.width, 1).data;
+                pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--failed").trim();
+                const wanted = pen.fillStyle;
+                const hex = (at) => "#" + [0, 1, 2].map((one) => pixels[at + one].toString(16).padStart(2, "0")).join("");
+                return [...Array(canvas.width).keys()].some((at) => hex(4 * at) === wanted);
+            }"""
+        )
 
 
 def test_the_first_session_appears_by_itself(browser: Any) -> None:
