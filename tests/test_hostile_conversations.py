@@ -26,7 +26,7 @@ from compactor import (
     count_tokens,
 )
 from compactor.acceptance.prohibitions import UserWords, find_instructions, read_user_words, restore_sentences
-from compactor.cli.evaluate.retention import SummaryWords, find_invented, find_items
+from compactor.cli.evaluate.retention import Said, SummaryWords, find_items
 from compactor.cli.replay import read_transcript
 from compactor.cli.terminal import CommandError, make_one_line
 from compactor.events import escape_controls
@@ -325,7 +325,7 @@ def evaluate(make: Callable[[str], Round], text: str) -> None:
     items, words = find_items([make(text)], "assistant"), SummaryWords(text[:4_000])
     for item in items[:: max(1, len(items) // 20)]:
         words.keeps(item)
-    find_invented(text[:4_000], [text])
+    Said(text).find_invented(text[:4_000])
 
 
 def compress(text: str) -> None:

@@ -385,24 +385,42 @@ def find_unknown(names: Iterable[str], sources: Iterable[str]) -> tuple[str, ...
     if not names:
         return ()
     # Most names are in the shortest text.
-    texts = sorted({_THOUSANDS.sub("", source.casefold()) for source in sources if source}, key=len)
-    return tuple(
-        name for name in names if not any(_has_name(text, _THOUSANDS.sub("", name.casefold())) for text in texts)
-    )
+    texts = list(map(SearchableText, sorted(set(filter(None, sources)), key=len)))
+    return tuple(name for name in names if not any(text.has_name(name) for text in texts))
 
 
-def _has_name(text: str, name: str) -> bool:
-    at = text.find(name)
-    while at >= 0:
-        if _STARTS.match(text, at) and (_STOPS.match(text, at + len(name)) or _HASH.fullmatch(name)):
-            return True
-        at = text.find(name, at + 1)
-    # With other separators, or none: "HAT 103", "https:\/\/", "1.234".
-    runs = [_THREE_DIGITS.findall(run) if run.isdecimal() else [run] for run in _RUN.findall(name)]
-    if not all(piece in text for run in runs for piece in run):
-        return False
-    written = r"[\W_]{0,6}".join(r"[.,' ]?".join(run) for run in runs)
-    return any(_STARTS.match(text, one.start()) and _STOPS.match(text, one.end()) for one in re.finditer(written, text))
+@dataclass(frozen=True, eq=False, repr=False)
+class SearchableText(ValueObject):
+    """A text that is read once to be searched for many names."""
+
+    text: str
+
+    def has_name(self, name: str) -> bool:
+        """Return whether the text contains *name*, as ``find_unknown`` compares names."""
+        text, name = self._folded, _THOUSANDS.sub("", name.casefold())
+        at = text.find(name)
+        while at >= 0:
+            if _STARTS.match(text, at) and (_STOPS.match(text, at + len(name)) or _HASH.fullmatch(name)):
+                return True
+            at = text.find(name, at + 1)
+        # With other separators, or none: "HAT 103", "https:\/\/", "1.234".
+        runs = [_THREE_DIGITS.findall(run) if run.isdecimal() else [run] for run in _RUN.findall(name)]
+        pieces = [piece for run in runs for piece in run]
+        if not all(piece in text for piece in pieces) or "".join(pieces) not in self._joined:
+            return False  # before a pattern is compiled, which takes longer than all else here
+        written = r"[\W_]{0,6}".join(r"[.,' ]?".join(run) for run in runs)
+        return any(
+            _STARTS.match(text, one.start()) and _STOPS.match(text, one.end()) for one in re.finditer(written, text)
+        )
+
+    @cached_property
+    def _folded(self) -> str:
+        return _THOUSANDS.sub("", self.text.casefold())
+
+    @cached_property
+    def _joined(self) -> str:
+        """The letters and digits of the text."""
+        return "".join(filter(str.isalnum, self._folded))
 
 
 # Comparable terms: the one measure of how much a summary keeps of another text.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.cli.evaluate.report import measure
-from compactor.cli.evaluate.retention import KINDS, Item, SummaryWords, find_invented, find_items, read_source
+from compactor.cli.evaluate.retention import KINDS, Item, Said, SummaryWords, find_items, read_source
 from compactor.cli.evaluate.runner import MIN_BATCH, Compaction, Source
 from memory import Memory
 
@@ -178,14 +178,14 @@ def test_the_text_itself_keeps_everything_and_makes_nothing_up(first: list[str],
         assert item.kind in KINDS
         assert words.keeps(item)
         assert not nothing.keeps(item)
-    assert find_invented(whole, [whole])[1] == ()
+    assert Said(whole).find_invented(whole)[1] == ()
 
 
 def test_names_and_numbers_that_nobody_said_are_made_up() -> None:
     """A name that is marked as cut off is none, if a longer one was said."""
     source = "Order RES-48213 took 150ms on 2024-05-11T02:58:29, for $1,299."
-    names, unknown = find_invented("1. RES-48213 took 150 ms for 1299 (r12.p3), says QX-99172; 37 times.", [source])
+    names, unknown = Said(source).find_invented("1. RES-48213 took 150 ms for 1299 (r12.p3), says QX-99172; 37 times.")
     assert unknown == ("QX-99172", "37")
-    assert find_invented("It is in RES-48…, and QX-77…", [source])[1] == ("77",)
-    assert find_invented("look(RES-48213) ×10 → 150ms", [source])[1] == ()  # ten calls were made
+    assert Said(source).find_invented("It is in RES-48…, and QX-77…")[1] == ("77",)
+    assert Said(source).find_invented("look(RES-48213) ×10 → 150ms")[1] == ()  # ten calls were made
     assert {"RES-48213", "QX-99172", "150", "37"} <= names

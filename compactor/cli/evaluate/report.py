@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from ...tokens import count_tokens
 from ..terminal import CommandError, make_one_line, make_table, render_quantity
-from .retention import KINDS, Item, SummaryWords, find_invented
+from .retention import KINDS, Item, Said, SummaryWords
 from .runner import Compaction, Source
 
 #: Numbers of compactions after which it is looked for what was said.
@@ -129,27 +130,28 @@ def read_earlier(path: str) -> EarlierReport:
 
 def measure(source: Source, compactions: Sequence[Compaction], *, quotes: bool) -> list[Measurement]:
     """Return the items of *source* that each of *compactions* keeps. With *quotes* nothing can be invented."""
-    # For each item, the first compaction that covers it.
-    first_covered = [
-        next((n for n, one in enumerate(compactions) if one.end >= item.round), None) for item in source.items
-    ]
+    # By the first compaction that covers them, the positions of items.
+    covered: defaultdict[int, list[int]] = defaultdict(list)
+    ends = [one.end for one in compactions]
+    for position, item in enumerate(source.items):
+        covered[bisect_left(ends, item.round)].append(position)
     measured: list[Measurement] = []
     known: set[str] = set()
+    said = Said(source.system)
     for number, compaction in enumerate(compactions):
-        words = SummaryWords(compaction.summary)
+        words, start = SummaryWords(compaction.summary), measured[-1].compaction.end + 1 if measured else 1
+        asked = sorted((position, after) for after in AFTER for position in covered.get(number + 1 - after, ()))
         items = [
-            (item, number - first + 1, words.keeps(item))
-            for item, first in zip(source.items, first_covered, strict=True)
-            if first is not None and number - first + 1 in AFTER and (item.until is None or item.until > compaction.end)
+            (item, after, words.keeps(item))
+            for position, after in asked
+            if (item := source.items[position]).until is None or item.until > compaction.end
         ]
-        named, invented = 0, tuple[str, ...]()
+        named, invented = frozenset[str](), tuple[str, ...]()
         if not quotes:
-            names, unknown = find_invented(compaction.summary, (source.system, *source.texts[: compaction.end]))
-            named = len(names - known)
-            invented = tuple(one for one in unknown if one not in known)
-            known |= names
-        start = measured[-1].compaction.end + 1 if measured else 1
-        measured.append(Measurement(compaction, start, items, named, invented))
+            said.add(source.texts[start - 1 : compaction.end])
+            named, invented = said.find_invented(compaction.summary, known)
+            known |= named
+        measured.append(Measurement(compaction, start, items, len(named), invented))
     return measured
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -21,10 +21,10 @@ from ...summarizers.actions import find_actions
 from ...summarizers.content import (
     UNSPACED_LETTERS,
     Assignment,
+    SearchableText,
     Terms,
     find_assignment,
     find_identifiers,
-    find_unknown,
     list_comparison_keys,
     read_content,
 )
@@ -46,6 +46,8 @@ MIN_NUMBER_SHARE, MAX_BESIDE = 1 / 3, 4
 MAX_EARLIER = 8
 #: Maximum characters of a sentence.
 _MAX_SENTENCE = 400
+#: Between two texts: no name has so many separators in a row.
+_BETWEEN = "\n" * 8
 #: Weight of a name; identifiers and numbers weigh more, plain words less.
 _NAME_WEIGHT = 0.6
 
@@ -97,6 +99,10 @@ class SummaryWords:
                 self._positions[key].append(position)
 
     @cached_property
+    def _searchable(self) -> SearchableText:
+        return SearchableText(self.text)
+
+    @cached_property
     def _letters(self) -> str:
         return keep_letters(self.text)
 
@@ -107,7 +113,7 @@ class SummaryWords:
 
     def keeps(self, item: Item) -> bool:
         if item.name:
-            return not find_unknown((item.name,), (self.text,))
+            return self._searchable.has_name(item.name)
         if item.kind in ("instructions", "prohibitions") and keep_letters(item.text) in self._letters:
             return True
         if item.kind == "prohibitions":  # its words without a "not" would say the opposite
@@ -144,26 +150,49 @@ def find_items(rounds: Sequence[Round], role: str) -> list[Item]:
     return list(items.values())
 
 
-def find_invented(summary: str, sources: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the identifiers and numbers of *summary*, and those that none of *sources* contains.
+class _SaidText(SearchableText):
+    """What was said between two compactions."""
 
-    A sum or a difference that the summary states is among them, if nobody said it.
-    """
-    said, sources = Terms(_NO_NUMBER.sub(" ", summary)), tuple(sources)
-    names, read = find_identifiers(said.text), [Terms(text).folded for text in sources]
-    numbers = [
-        number
-        for number in sorted(said.numbers)
-        if not any(re.search(rf"(?<!\d){re.escape(number)}(?!\d)", text) for text in read)  # also in 150ms
-    ]
-    unknown = (*find_unknown(names, sources), *numbers)
-    return said.numbers.union(names), tuple(name for name in unknown if not _is_beginning(name, summary, sources))
+    @cached_property
+    def numeric(self) -> str:
+        return Terms(self.text).folded
+
+    @cached_property
+    def lower(self) -> str:
+        return self.text.casefold()
 
 
-def _is_beginning(name: str, summary: str, sources: Iterable[str]) -> bool:
-    """Return whether *summary* marks *name* as cut off, and a source has a longer one."""
-    is_cut = re.search(rf"{re.escape(name)}\s?(?:…|\.\.\.)", summary) is not None
-    return is_cut and any(name.casefold() in text.casefold() for text in sources)
+class Said:
+    """What was said until a compaction: grows with each, and reads no text twice."""
+
+    def __init__(self, *texts: str) -> None:
+        #: The newest first, because most names of a summary are there.
+        self._texts: deque[_SaidText] = deque()
+        self.add(texts)
+
+    def add(self, texts: Sequence[str]) -> None:
+        self._texts.appendleft(_SaidText(_BETWEEN.join(texts)))
+
+    def find_invented(self, summary: str, known: Set[str] = frozenset()) -> tuple[frozenset[str], tuple[str, ...]]:
+        """Return the identifiers and numbers of *summary* that are not *known*, and those of them that nobody said.
+
+        A sum or a difference that the summary states is among them, if nobody said it.
+        """
+        said = Terms(_NO_NUMBER.sub(" ", summary))
+        names = [name for name in find_identifiers(said.text) if name not in known]
+        numbers = sorted(said.numbers - known)
+        unknown = [name for name in names if not any(text.has_name(name) for text in self._texts)]
+        unknown += [number for number in numbers if not self._has_number(number)]
+        return frozenset((*names, *numbers)), tuple(name for name in unknown if not self._is_beginning(name, summary))
+
+    def _has_number(self, number: str) -> bool:
+        written = re.compile(rf"(?<!\d){re.escape(number)}(?!\d)")  # also in 150ms
+        return any(number in text.numeric and written.search(text.numeric) for text in self._texts)
+
+    def _is_beginning(self, name: str, summary: str) -> bool:
+        """Return whether *summary* marks *name* as cut off, and a longer one was said."""
+        is_cut = re.search(rf"{re.escape(name)}\s?(?:…|\.\.\.)", summary) is not None
+        return is_cut and any(name.casefold() in text.lower for text in self._texts)
 
 
 def read_source(round_: Round) -> str:
