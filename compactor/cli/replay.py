@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ..background import ContextCompactor
 from ..compose import Prompt, compose
 from ..config import CompactorConfig
 from ..errors import BudgetExceeded
-from ..events import escape_controls
+from ..events import Failed, escape_controls
 from ..runner import State
 from ..strategies import compact_rounds
 from ..timers import SystemClock
@@ -41,6 +42,7 @@ from .savings import (
 )
 from .terminal import (
     CommandError,
+    is_lasting,
     make_one_line,
     make_table,
     name_options,
@@ -220,9 +222,11 @@ class Replay:
         name, messages = conversation
         memory, options = Memory(), self.make_options()
         stats, event_seen = StatsCollector(options["strategies"]), threading.Event()
+        failures: list[Failed] = []
         clock = NextMessageClock() if self.summarizer is None else None
         compactor = ContextCompactor.for_role(memory, ASSISTANT, **options, on_event=stats, clock=clock)
-        for hook in (*self.hooks, lambda _: event_seen.set()):
+        hooks: tuple[EventHook, ...] = (*self.hooks, partial(_add_failure, failures), lambda _: event_seen.set())
+        for hook in hooks:
             compactor.on_event(hook)
         count = get_counter(self.config.model)
         raw_tokens, longest_ms = PROMPT_TOKENS, 0.0
@@ -253,7 +257,7 @@ class Replay:
                 if message["role"] == "user":
                     queries.append(message)
                 if clock is None:
-                    _wait_for_model(compactor, event_seen)
+                    _wait_for_model(compactor, event_seen, failures)
                 else:
                     if backing_off:
                         clock.make_calls()
@@ -292,15 +296,25 @@ class Replay:
         }
 
 
-def _wait_for_model(compactor: ContextCompactor, event_seen: threading.Event) -> None:
-    """Wait until *compactor* is done, through ``MAX_FAILURES`` failures at most. Its events set *event_seen*."""
+def _add_failure(failures: list[Failed], event: object) -> None:
+    if isinstance(event, Failed):
+        failures.append(event)
+
+
+def _wait_for_model(compactor: ContextCompactor, event_seen: threading.Event, failures: Sequence[Failed]) -> None:
+    """Wait until *compactor* is done, through ``MAX_FAILURES`` failures at most and none that lasts.
+
+    Its events set *event_seen*, and *failures* are those among them.
+    """
     while True:
         event_seen.clear()
         if _wait_for_cycle(compactor):
             return
         status = compactor.status()
+        reason = name_options(status.last_error or "no reason is known")
+        if status.failures and failures and is_lasting(failures[-1].kind, failures[-1].status):
+            raise CommandError(reason)
         if status.failures >= MAX_FAILURES:
-            reason = name_options(status.last_error or "no reason is known")
             raise CommandError(f"the summarizer failed {render_quantity(status.failures, 'time')} in a row: {reason}")
         event_seen.wait(_WAIT)
 

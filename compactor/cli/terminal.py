@@ -18,6 +18,7 @@ from rich.table import Table
 from memory.errors import ContextError
 from memory.events import EventHook
 
+from ..errors import FailureKind
 from ..events import escape_controls, log_events, make_logger
 
 _PROMPT = "you> "
@@ -53,6 +54,11 @@ def name_options(text: str) -> str:
     for parameter, option in _OPTIONS.items():
         text = text.replace(parameter, option)
     return text
+
+
+def is_lasting(kind: FailureKind, status: int | None) -> bool:
+    """Return whether an endpoint fails so until somebody changes the key, the model or the address."""
+    return kind is FailureKind.AUTHENTICATION or status in (404, 405)
 
 
 def render_quantity(number: int, noun: str, plural: str = "") -> str:

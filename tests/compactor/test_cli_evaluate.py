@@ -402,6 +402,22 @@ def test_an_endpoint_that_fails_ends_it_in_a_line_and_loses_nothing(file: Path, 
     assert read_report()["account"]["calls_now"] == read_report()["account"]["answers"] - 2
 
 
+@pytest.mark.parametrize(("code", "remedy"), [(401, "OPENAI_API_KEY"), (403, "permissions"), (404, "--model")])
+@pytest.mark.parametrize("paid", [0, 2])
+def test_a_refused_key_or_model_ends_it_at_once_with_the_remedy(
+    file: Path, server: ModelServer, waits: list[float], code: int, remedy: str, paid: int
+) -> None:
+    """No later attempt is answered otherwise, and parts without a summary would look like the model's work."""
+    server.answers(*[stock_list] * paid, status(code))
+    line = refusal(evaluate(file, server))
+    assert all(part in line for part in (f"HTTP {code}", remedy, "run it again"))
+    assert (len(server.requests), waits) == (paid + 1, [])
+    done = evaluate(file, server)
+    assert done.code == 0
+    account = read_report()["account"]
+    assert (account["calls_now"], account["failed"]) == (account["answers"] - paid, 0)
+
+
 def test_a_failure_that_passes_is_waited_for(file: Path, server: ModelServer, waits: list[float]) -> None:
     """For as long as the endpoint says, or a little longer each time."""
     server.answers(stock_list, status(429, headers={"Retry-After": "7"}), status(503))

@@ -502,13 +502,24 @@ def test_a_model_that_fails_now_and_then_is_asked_again(server: ModelServer) -> 
 
 def test_a_model_that_always_fails_ends_the_replay(server: ModelServer) -> None:
     """After three times in a row, with its own reason, in the words of the options."""
-    server.always(status(401))
+    server.always(status(500))
     with (
         OpenAISummarizer("m", base_url=server.base_url) as summarizer,
-        pytest.raises(CommandError, match=r"failed \d+ times in a row: .*HTTP 401.*OPENAI_API_KEY"),
+        pytest.raises(CommandError, match=r"failed \d+ times in a row: .*HTTP 500"),
     ):
         replayed(LONG, 8000, summarizer)
     assert len(server.requests) >= 3  # further attempts may begin before the replay looks
+
+
+@pytest.mark.parametrize(("code", "remedy"), [(401, "OPENAI_API_KEY"), (403, "--model"), (404, "--model")])
+def test_a_refused_key_or_model_ends_the_replay_at_once(server: ModelServer, code: int, remedy: str) -> None:
+    """With the remedy, and not after back-offs: no later attempt is answered otherwise."""
+    server.always(status(code))
+    with (
+        OpenAISummarizer("m", base_url=server.base_url) as summarizer,
+        pytest.raises(CommandError, match=rf"^http\S+ answered HTTP {code} .*{remedy}"),
+    ):
+        replayed(LONG, 8000, summarizer)
 
 
 def test_a_slow_summarizer_is_waited_for() -> None:

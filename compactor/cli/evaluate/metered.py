@@ -19,13 +19,14 @@ from memory.rounds import copy_with
 
 from ...cost.limits import Limits
 from ...cost.prices import Prices
+from ...errors import classify_failure
 from ...events import Prepared, Rejected
 from ...summarize import compute_digest
 from ...summarizers.answers import NoSummary
 from ...summarizers.base import RequestKind, Summarizer, SummarizerError, Summary, SummaryRequest
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...tokens import TokenCounter, count_prompt
-from ..terminal import CommandError
+from ..terminal import CommandError, is_lasting
 
 #: Length of an answer that is estimated where a request names none, and of one that edits notes.
 _LENGTH, _EDITS = 1_000, 200
@@ -195,6 +196,8 @@ class MeteredSummarizer:
         except SummarizerError as error:
             self.failed += 1
             self._charge(error.usage or {}, paid_now=True)
+            if is_lasting(*classify_failure(error)):
+                raise
             if self.kinds and (error.usage is not None or isinstance(error, NoSummary)):
                 raise Unanswered(str(error)) from error
             raise

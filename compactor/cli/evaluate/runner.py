@@ -15,14 +15,14 @@ from memory.rounds import Round, cached_property, copy_with
 from ...background import ContextCompactor
 from ...config import CompactorConfig
 from ...cycle import Strategy
-from ...errors import CompactionFailed, SummaryRejected
+from ...errors import CompactionFailed, SummaryRejected, classify_failure
 from ...strategies import compact_rounds
 from ...summarizers.base import Summarizer, SummarizerError, Summary, SummaryRequest
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...timers import DaemonExecutor
 from ...tokens import count_tokens
 from ..replay import NamedConversation
-from ..terminal import CommandError, name_options
+from ..terminal import CommandError, is_lasting, name_options
 from .metered import SpendReached, Unanswered
 from .retention import Item, find_items, read_source
 
@@ -109,7 +109,7 @@ class EvaluationRunner:
 
         A compaction whose answers are rejected, or contain no summary, is left out, and the next one covers its rounds
         as well. Ends early if the spend is reached. Raises ``CommandError`` if the endpoint fails ``ATTEMPTS`` times in
-        a row, or the model has not yet given a summary.
+        a row, or refuses the key or the model, or the model has not yet given a summary.
         """
         memory, strategies = Memory(), (self.strategy,)
         compactor = ContextCompactor.for_role(memory, ASSISTANT, self.config, self.summarizer, strategies=strategies)
@@ -145,8 +145,10 @@ class EvaluationRunner:
                     return True
                 if isinstance(cause, CommandError):
                     raise cause from None
+                reason = name_options(str(cause)) if isinstance(cause, SummarizerError) else type(cause).__name__
+                if is_lasting(*classify_failure(cause)):
+                    raise CommandError(f"{reason}; then run it again: it continues here") from None
                 if attempt == ATTEMPTS:
-                    reason = name_options(str(cause)) if isinstance(cause, SummarizerError) else type(cause).__name__
                     raise CommandError(f"no answer in {ATTEMPTS} attempts: {reason}") from None
                 seconds = getattr(cause, "retry_after", None) or _FIRST_WAIT * 2.0 ** (attempt - 1)
                 self.wait(min(seconds, _LONGEST_WAIT))
