@@ -41,6 +41,7 @@ from .savings import (
     make_strategy_table,
 )
 from .terminal import (
+    NARROW,
     CommandError,
     is_lasting,
     make_one_line,
@@ -344,7 +345,7 @@ def print_report(results: Sequence[Figures], budget: int, console: Console, *, i
         columns = ("conversation", "rounds", "summarised", "compactions", "raw", "composed", "saved")
         names = ("name", "rounds", "covered_rounds", "compactions", "raw_tokens", "prompt_tokens")
         few = [(*map(one.get, names), render_percent(one["prompt_tokens"], one["raw_tokens"])) for one in results]
-        console.print(make_table(columns, few))
+        console.print(make_table(columns, few, **NARROW))
     totals = sum_results(results)
     composed, raw = totals["tokens_of_all_prompts"], totals["raw_tokens_of_all_prompts"]
     name, last = f"{len(results)} conversations", "last prompts, together"

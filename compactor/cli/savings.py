@@ -30,7 +30,7 @@ from ..events import (
     Stopped,
     StrategyFailed,
 )
-from .terminal import make_one_line, make_table
+from .terminal import NARROW, make_one_line, make_table
 
 Messages = Sequence[Mapping[str, Any]]
 #: Numbers by the names of the JSON document, some of them in nested mappings.
@@ -236,7 +236,7 @@ def make_strategy_table(strategies: Mapping[str, Figures]) -> Table:
         if len(label) > _MAX_NAME:  # break the line after underscores
             label = re.sub(rf".{{1,{_MAX_NAME - 1}}}_(?=.)", r"\g<0>\n", label)
         rows.append((label, *(saving[name] for name in names), f"{saving['background_seconds']:.1f} s"))
-    return make_table(columns, rows, title="saved by strategies in the background", pad_edge=False)
+    return make_table(columns, rows, title="saved by strategies in the background", **NARROW)
 
 
 def make_level_table(levels: Mapping[str, Figures]) -> Table:

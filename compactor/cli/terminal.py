@@ -88,13 +88,22 @@ def make_console(file: TextIO | None = None) -> Console:
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], **style: Any) -> Table:
-    """Return a table with the first column on the left and figures on the right."""
-    table = Table(title_justify="left", **style)
+    """Return a table with the first column on the left and figures on the right. No number is ever shortened."""
+    table, rows = Table(title_justify="left", **style), list(rows)
     for index, name in enumerate(columns):
-        table.add_column(name, justify="right" if index else "left", overflow="ellipsis" if index else "fold")
+        table.add_column(
+            name,
+            justify="right" if index else "left",
+            overflow="ellipsis" if index else "fold",
+            no_wrap=any(isinstance(row[index], int) for row in rows),
+        )
     for row in rows:
         table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
     return table
+
+
+#: For a table with many figures on a terminal of 80 columns.
+NARROW: dict[str, Any] = {"pad_edge": False, "padding": (0, 1, 0, 0)}
 
 
 def can_redraw(console: Console, hooks: Sequence[EventHook]) -> bool:

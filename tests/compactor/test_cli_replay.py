@@ -379,7 +379,7 @@ def test_few_conversations_get_a_row_each_and_all_get_totals(file: Path) -> None
     done = run("replay", file, "--budget", 1500)
     assert (done.code, done.err) == (0, "")
     for name in ("d16", "d8", "d2"):
-        assert re.search(rf"[│|] {name} ", done.out)
+        assert re.search(rf"[│|]{name} ", done.out)
     assert "3 conversations: 107 messages" in done.out
     assert re.search(r"prompts over the budget\W+0 ", done.out)
     assert re.search(r"rounds\W+26 ", done.out)

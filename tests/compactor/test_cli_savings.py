@@ -272,6 +272,14 @@ def test_long_names_are_folded_at_their_underscores() -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
+def test_large_figures_are_whole_on_a_narrow_terminal() -> None:
+    figures = (1_234, 1_123_456_789, 123_456_788, 999_999_999, 12_345, 1_234.5)
+    out = printed(make_strategy_table({"compact_rounds": dict(zip(NO_SAVING, figures, strict=True))}))
+    assert all(f"{figure:,}" in out for figure in figures[:3])
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
 def test_every_level_has_a_row() -> None:
     out = printed(make_level_table({name: dict(zip(NO_WORK, (3, 1_200, 34_567), strict=True)) for name in LEVELS}))
     assert out.count("34,567") == out.count("1,200") == len(LEVELS) == 4

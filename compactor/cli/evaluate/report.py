@@ -16,7 +16,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 
 from ...tokens import count_tokens
-from ..terminal import CommandError, make_one_line, make_table, render_quantity
+from ..terminal import NARROW, CommandError, make_one_line, make_table, render_quantity
 from .retention import KINDS, Item, Said, SummaryWords
 from .runner import Compaction, Source
 
@@ -198,7 +198,7 @@ def print_report(report: Report, console: Console) -> None:
     rows.append(("mean of kinds", "", *(_render_cells(map(one.compute_mean, AFTER)) for one in report.methods)))
     rows += [(label, "", *cells) for label, cells in list_summary_figures(report)]
     columns = ("", "asked for", *(make_one_line(one.name, 24) for one in report.methods))
-    style: dict[str, Any] = {"box": SIMPLE, "pad_edge": False, "padding": (0, 1, 0, 0)}
+    style = NARROW | {"box": SIMPLE}
     after = f"{', '.join(map(str, AFTER[:-1]))} and {AFTER[-1]}"
     console.print(
         f"{describe_size(report)}.\nPercent of what was said that stands after {after} compactions:", soft_wrap=True
