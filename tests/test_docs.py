@@ -36,6 +36,20 @@ def text_of(page: str) -> str:
     return re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
+def test_pages_install_extras_as_the_readme_does() -> None:
+    """From a clone: no index has the package."""
+    found = {
+        name
+        for page in PAGES
+        for name in re.findall(r"pip install\s+(?:-e )?[\"']([^\"']+)", (ROOT / page).read_text(encoding="utf-8"))
+    }
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    named = {re.fullmatch(r"\.\[(.+)\]", name) for name in found}
+    assert {one for match in named if match for one in match[1].split(",")} <= set(extras)
+    assert {"otel", "mcp", "server"} <= {match[1] for match in named if match}
+    assert None not in named
+
+
 # -- links and places ----------------------------------------------------------------------------------------------------
 
 
