@@ -7,7 +7,7 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import Context
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TextIO
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TextIO
 from memory.events import Event, EventHook, HookFailed
 from memory.hooks import describe, renew_after_fork
 from memory.patterns import compile_later
-from memory.rounds import copy_with, create_unchecked
+from memory.rounds import FieldMapping, copy_with, create_unchecked
 
 from .errors import FailureKind
 from .timers import SYSTEM_CLOCK, Clock
@@ -215,7 +215,7 @@ class SummaryEvent(CompactionEvent):
     """Last round summarized, inclusive."""
     seconds: float
     """Time taken from the first request on, checks included."""
-    usage: Mapping[str, int] | None = None
+    usage: FieldMapping[str, int] | None = None
     """Token usage of all requests."""
     price: float | None = None
     """Dollars that *usage* costs, by the list price of *model*; None: unknown."""
@@ -504,7 +504,7 @@ class Reduced(CompactionEvent):
     """Tokens of these posts before."""
     tokens_after: int
     """Tokens of their replacement."""
-    usage: Mapping[str, int] | None = None
+    usage: FieldMapping[str, int] | None = None
     """Token usage, if a summarizer was called."""
     price: float | None = None
     """Dollars that *usage* costs, by the list price of *model*; None: unknown."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from pydantic import AfterValidator, Field
 
 from .messages import make_query_message, pair_results, repeats_query
-from .rounds import EMPTY, USER, Extra, Post, Record, Round, Stamp, Text, freeze_mapping
+from .rounds import EMPTY, USER, Extra, FieldMapping, Post, Record, Round, Stamp, Text, freeze_mapping
 from .values import ValueObject
 
 if TYPE_CHECKING:
     from .entries import CompactionPrepared
 
-UsageCounts = Annotated[Mapping[str, int], AfterValidator(freeze_mapping)]
+UsageCounts = Annotated[FieldMapping[str, int], AfterValidator(freeze_mapping)]
 
 
 class Note(Record):

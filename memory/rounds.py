@@ -145,7 +145,13 @@ def _round_offset(stamp: datetime) -> datetime:
 Stamp = Annotated[datetime, AfterValidator(_round_offset)]
 # Not pydantic's `str`: that validates UTF-8, and would refuse the lone surrogates that models and terminals do produce.
 Text = InstanceOf[str]
-Extra = Annotated[Mapping[str, Any], PlainValidator(freeze_mapping)]
+if TYPE_CHECKING:
+    FieldMapping = Mapping
+else:
+    #: The type of a field that is a mapping. Pydantic takes any mapping for a dict, but builds a Mapping's schema with
+    #: warnings ignored: in the whole process, and in whichever thread uses the model first.
+    FieldMapping = dict
+Extra = Annotated[FieldMapping[str, Any], PlainValidator(freeze_mapping)]
 Clock = Callable[[], datetime]
 
 

@@ -16,7 +16,7 @@ from pydantic import Field
 from ..entries import CompactionPrepared, HeaderAdded, from_ascii, to_ascii
 from ..errors import NewerVersion, StoreDamaged
 from ..overlays import JournalState, Reductions
-from ..rounds import Record, Text, run_dump
+from ..rounds import FieldMapping, Record, Text, run_dump
 from ..stores.base import Checkpoint
 from ..usage import Pinned, Usage, make_unreadable_pin, read_pinned
 from .round_store import rebuild_rounds
@@ -34,7 +34,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class _Reductions(Record):
     version: Count
     #: By round id: the round's number, and the numbers of the entries.
-    entries: Mapping[Text, tuple[Count, tuple[Count, ...]]] = Field(alias="places")  # as it is stored
+    entries: FieldMapping[Text, tuple[Count, tuple[Count, ...]]] = Field(alias="places")  # as it is stored
 
 
 class _Role(Record):
@@ -60,7 +60,7 @@ class _Body(Record):
     undone: tuple[Count, ...] = ()
     continued: tuple[tuple[Count, Text, Count], ...] = ()
     #: By role.
-    roles: Mapping[Text, _Role]
+    roles: FieldMapping[Text, _Role]
     #: Round id, number of the post, and of the round.
     pins: tuple[tuple[Text, Count, Count], ...]
     redactions: Count

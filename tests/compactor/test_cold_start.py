@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from pydantic import BaseModel
+
+from compactor import events
+from memory import Round
+from memory.entries import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -145,3 +152,14 @@ Worker(store=open_store("memory://"))
 print("compactor.strategies" in sys.modules)
 """
     assert run(code) == ["False", "True"]
+
+
+RECORDS = [*KINDS.values(), Round, *(kind for kind in vars(events).values() if isinstance(kind, type(Round)))]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_a_record_is_built_with_the_warnings_of_the_process_left_alone(record: type[BaseModel]) -> None:
+    """They are all threads', and the thread that first uses a record builds it."""
+    unbuilt = type(record.__name__, (record,), {"__module__": record.__module__})
+    with mock.patch.object(warnings, "catch_warnings", pytest.fail):
+        unbuilt.model_rebuild()
