@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match, Route
 
 import memory
 from memory.arguments import ConfigError
@@ -89,12 +90,11 @@ def describe_error(error: memory.ContextError, method: str) -> JSONResponse:
     return make_problem(status, detail, type(error).__name__, headers)
 
 
-def _list_methods(app: FastAPI, path: str) -> list[str]:
-    """Return the methods that the description has for *path*."""
-    described = {
-        re.sub(r"\\{[^}]*\\}", "[^/]+", re.escape(one)): found for one, found in app.openapi()["paths"].items()
-    }
-    return sorted({method.upper() for one, found in described.items() if re.fullmatch(one, path) for method in found})
+def _list_methods(request: Request) -> list[str]:
+    """Return the methods that the app has for the path of *request*."""
+    routes: list[BaseRoute] = request.app.routes
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in matching if isinstance(route, Route) for method in route.methods or ()})
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -109,7 +109,7 @@ def add_handlers(app: FastAPI) -> None:
     async def handle_http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)  # noqa: S101  (registered for this class)
         headers = error.headers
-        if error.status_code == 405 and (allowed := _list_methods(app, request.scope["path"])):
+        if error.status_code == 405 and (allowed := _list_methods(request)):
             headers = {"allow": ", ".join(allowed)}  # the router's names the methods of one route
         return make_problem(error.status_code, str(error.detail), headers=headers)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 from urllib.parse import quote
 
 import pytest
@@ -281,7 +283,8 @@ def test_a_number_is_a_number(client: TestClient, number: object) -> None:
 def test_a_wrong_method_is_told_all_right_ones(client: TestClient) -> None:
     """Also where several routes share a path, and the router knows those of one."""
     for path, allowed in (("", "GET, POST"), ("/team%2F7", "DELETE, GET"), ("/s/messages", "POST, PUT")):
-        answer = client.request("PATCH", f"/api/sessions{path}")
+        with mock.patch.object(warnings, "catch_warnings", pytest.fail):  # the process's, and the description's
+            answer = client.request("PATCH", f"/api/sessions{path}")
         assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
