@@ -477,9 +477,7 @@ class StrategyPass:
             last = get_token_cache(getter.memory, self.view.role, work.count).prompt_limits.last_prompt
         if last is not None and work.may_continue(last.model or cycle.config.model):
             limit = work.config.summarizer_input_tokens
-            work.continue_prompt = partial(
-                last.go_on, self.view, model=cycle.config.model, count=work.count, limit=limit, reads=work.reads
-            )
+            work.continue_prompt = partial(last.go_on, self.view, limit=limit, reads=work.reads)
         if self._state.prepared and cycle.deferral is None:  # with deferral, it has been weighed
             self._publish_prepared()
         for strategy in cycle.strategies:

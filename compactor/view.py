@@ -20,7 +20,7 @@ from .prompt.groups import Message, MessageGroup, apply_overlays, group_messages
 from .prompt.open_rounds import OpenRoundTokens
 from .prompt.shorten import is_result
 from .prompt.token_cache import PrefixSums, TokenCache, group_pins, is_pinned
-from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, TokenCounter, count_message, count_prompt, window_of
+from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, count_message, count_prompt, window_of
 
 if TYPE_CHECKING:
     from .config import CompactorConfig
@@ -341,13 +341,11 @@ class LastPrompt(ValueObject):
         rounds: Sequence[Round],
         instruction: str,
         *,
-        model: str = "",
-        count: TokenCounter,
         limit: int,
         reads: Callable[[Mapping[str, Any]], bool] = lambda _payload: False,
     ) -> ContinuedPrompt | None:
         """Return the question that *instruction* asks as a continuation of this prompt, cut behind *rounds* of *view*.
-        It was for *model* if ``compose`` was given none.
+        If ``compose`` was given no model, it was for that of *view*.
 
         None unless this prompt shows *previous*, as text or in a form that the model *reads*, and behind it *rounds*
         word for word, of the last one at least the beginning. None too if it would take over *limit* tokens, if its
@@ -365,12 +363,12 @@ class LastPrompt(ValueObject):
         if messages is None:
             return None
         messages.append({"role": "user", "content": instruction})
-        if count_prompt(messages, count, self.tools) > limit:
+        if count_prompt(messages, view.token_cache.count, self.tools) > limit:
             return None
         from .summarizers.base import ContinuedPrompt
 
         return ContinuedPrompt(
-            messages=messages, tools=self.tools, tool_choice=self.tool_choice, model=self.model or model
+            messages=messages, tools=self.tools, tool_choice=self.tool_choice, model=self.model or view.model
         )
 
     def _show_up_to(self, rounds: Sequence[Round], token_cache: TokenCache) -> list[Message] | None:

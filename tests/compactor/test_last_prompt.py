@@ -180,7 +180,7 @@ def going_on_with(memory: Memory, view: View, rounds: Sequence[Round], limit: in
     last = view.token_cache.prompt_limits.last_prompt
     if last is None:
         return None
-    return last.go_on(view, view.compaction, rounds, "Summarise.", count=count_tokens, limit=limit)
+    return last.go_on(view, view.compaction, rounds, "Summarise.", limit=limit)
 
 
 def seen(memory: Memory) -> View:
