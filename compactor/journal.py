@@ -35,9 +35,9 @@ RETRY_SECONDS = 0.5
 #: Maximum seconds that count of a renewal's delay. The next lease lasts longer by twice that delay, so that it does not
 #: expire while the store answers slowly.
 MAX_LATE = 5.0
-#: Where leases are renewed: a store that does not answer is not to hold up the timers.
+#: Threads on which leases are renewed, so that a store that does not answer holds up no timer.
 _RENEWALS = DaemonExecutor(8, "compactor-leases")
-#: Failures: no other entry of the log tells them.
+#: Failures, which no other entry of the log tells.
 _FAILURES = (Discarded, Exhausted, Failed, StrategyFailed)
 #: Facts that the log does not record: the entry or the session has them, or nobody reads them there.
 _UNRECORDED = {"session", "role", "seconds"}
@@ -63,7 +63,7 @@ class LocalJournal(Journal):
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.RLock()  # guards all that changes against two publications
+        self._lock = threading.RLock()  # guards all that changes: two threads may publish
 
     def read(self) -> JournalState:
         return self._state
@@ -252,10 +252,13 @@ class JournalWriter:
         return any((one.base, one.digest, one.text) == this for one in self._journal.read().prepared)
 
     def lease(self, *, renews: bool = False, first: bool = False) -> float:
-        """Take the lease, renew it until ``release``, and return 0.0; or return the seconds until another's expires. If
-        the journal cannot say, it is ours: it only saves money. *renews*: it was ours, and stays so unless it was given
-        back meanwhile. *first*: nothing was paid for yet; with ``patience``, the store's errors are raised then, for
-        who has it alone would lose the answer."""
+        """Take the lease, renew it until ``release``, and return 0.0; or return the seconds until another's expires.
+
+        If the journal fails, the lease counts as ours: it only saves money. But if this is the *first* try of a run,
+        which has paid for nothing yet, and there is ``patience``, the store's errors are raised: an answer that the
+        store cannot take would be in this process alone. *renews*: it was ours, and stays so unless it was given back
+        meanwhile.
+        """
         wait, is_ours = 0.0, renews
         due_at = self._renew_at if renews else self._clock.monotonic()
         with self._guard("lease", raises=first and self.patience > 0):
@@ -329,8 +332,8 @@ class JournalWriter:
 
     @contextmanager
     def _guard(self, what: Literal["answer", "lease", "event"], *, raises: bool = False) -> Iterator[None]:
-        """Let nothing that goes wrong in here stop the caller, but errors of the store if it *raises*; tell of it once
-        for as long as it stays the same."""
+        """Suppress all errors; with *raises*, all but the store's. Emit ``PersistFailed`` when an error begins, and
+        when it changes."""
         error = ""
         try:
             yield

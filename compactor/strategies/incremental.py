@@ -23,7 +23,7 @@ from ..transcript import Calls, Step, StepLimit, quote, split_into_steps
 from ..view import View
 from .offline import drop_offline_end
 
-#: If there is little new text, a summary is asked to take at most this share of it beside the one before.
+#: A summary is asked to be longer than the previous one by at most this share of the new text.
 NEW_SHARE = 0.5
 #: Minimum useful tokens of a summary: less is a heading and a few words. Below it, the rounds stay in the prompt.
 MIN_TARGET = 16
