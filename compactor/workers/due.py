@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 
 from memory import CompactedMessage, Memory, Store
 from memory.arguments import check_whole_number, require, require_role
-from memory.errors import SessionPurged
+from memory.errors import SessionPurged, StoreError
 from memory.events import Event, EventHook
 from memory.stores.base import DueSession, adapt_store, unescape
 from memory.values import ValueObject
@@ -38,8 +39,12 @@ LIMITED_PAUSE = 0.2
 PATIENCE = 25.0
 #: Seconds until a job that raised is retried, because the store was unreachable, and the maximum number of retries.
 STORE_RETRY, STORE_RETRIES = 3, 200
+#: Seconds between two warnings of jobs that raised errors of one kind.
+WARN_SECONDS = 60.0
 #: Reasons for publishing nothing, besides those of ``Skip``.
 FAILED, BACKING_OFF, SHORTENED = "failed", "backing_off", "shortened"
+_LOG = logging.getLogger(__name__)
+_warned: dict[str, float] = {}  # by the name of an error: when it was logged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,13 +238,26 @@ def run_job(worker: Worker, session: str, role: str) -> Retry | None:
 
     A job over the shared limits keeps this thread for a moment.
     """
-    outcome = worker.run(unescape(session), unescape(role))
+    try:
+        outcome = worker.run(unescape(session), unescape(role))
+    except (StoreError, OSError) as error:
+        _warn_rarely(session, error)
+        raise
     if outcome.reason == Skip.LIMITED:
         time.sleep(LIMITED_PAUSE)
     if outcome.retry_in is None:
         return None
     at = datetime.now(UTC) + timedelta(seconds=outcome.retry_in)
     return Retry(at, outcome.reason, outcome.reason == Skip.LEASED)
+
+
+def _warn_rarely(session: str, error: Exception) -> None:
+    """Log that a job has raised *error*: engines log nothing, as it runs again."""
+    name, now = type(error).__name__, time.monotonic()
+    if now - _warned.get(name, -WARN_SECONDS) >= WARN_SECONDS:
+        _warned[name] = now
+        text = "a job of session %s runs again in %g seconds; %s is not logged again for a minute: %s"
+        _LOG.warning(text, session, STORE_RETRY, name, error)
 
 
 class _JobQueue(Executor):

@@ -160,7 +160,7 @@ async def run_worker(app: App, queue: str, run_again: Callable[[Job], None], **o
                 "the database of the jobs was away as the worker ended; others get its jobs"
             ) from None
     except ConnectorException as error:
-        raise StoreUnreachable(f"the database of the jobs does not answer ({_find_reason(error)})") from error
+        raise StoreUnreachable(f"the database of the jobs failed ({_find_reason(error)})") from error
     else:  # it ends as if it was told to
         if options.get("wait", True):
             raise StoreUnreachable("the database of the jobs was away, which ended the worker; start it again")

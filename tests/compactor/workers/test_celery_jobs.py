@@ -27,7 +27,7 @@ from compactor.workers import Dispatcher, Outcome
 from compactor.workers.brokers import HEARTBEAT, LOST, STALLED, give_back
 from compactor.workers.celery import CeleryDispatcher, make_app, work
 from compactor.workers.contract import DispatcherContract, RecordingWorker
-from memory import StoreUnreachable
+from memory import NewerVersion, StoreUnreachable
 from memory.stores import join_name
 
 pytestmark = [
@@ -402,6 +402,24 @@ def test_a_job_whose_store_was_away_goes_ahead_when_it_is_tried_again() -> None:
     with pytest.raises(Retry):
         job.run("s", "a")
     assert levels == [9]
+
+
+def test_an_operator_reads_why_jobs_do_not_run(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as sessions of a newer version, in one line a minute: Celery says nothing about a job that runs again."""
+
+    class Newer(NewerVersion):
+        pass
+
+    app = make_app("memory://", RecordingWorker(*[Newer("upgrade to open it")] * 9))  # type: ignore[arg-type]
+    app.send_task = lambda *_, **_more: None
+    job = app.tasks["compactor.compact"]
+    for number in range(9):
+        job.push_request(id="1", args=(f"s{number}", "a"), kwargs={}, called_directly=False, delivery_info={})
+        with pytest.raises(Retry):
+            job.run(f"s{number}", "a")
+    (line,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert "session s0" in line
+    assert line.endswith("upgrade to open it")
 
 
 def test_a_worker_prefetches_as_many_jobs_as_before_once_its_connection_broke() -> None:
