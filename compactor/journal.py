@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from memory.entries import CompactionPrepared
-from memory.errors import StaleCompaction, StoreError, StoreUnreachable
+from memory.errors import StaleCompaction, StoreBusy, StoreError, StoreReadOnly, StoreUnreachable
 from memory.events import Event
 from memory.hooks import renew_after_fork
 from memory.journal import OVERTAKEN, CompactionRecord, Journal
@@ -30,8 +30,10 @@ MAX_UNWRITTEN = 8
 #: Seconds that a lease lasts, and between two renewals by its process: others need not wait for long for one that was
 #: killed.
 LEASE_SECONDS, RENEW_SECONDS = 4.0, 1.0
-#: Seconds until an answer is offered again to a store that was away.
+#: Seconds until an answer is offered again to a store that took none, and the errors of which it may be back soon: in a
+#: failover, a server is first away and then read-only.
 RETRY_SECONDS = 0.5
+_PASSING = frozenset(error.__name__ for error in (StoreBusy, StoreReadOnly, StoreUnreachable))
 #: Maximum seconds that count of a renewal's delay. The next lease lasts longer by twice that delay, so that it does not
 #: expire while the store answers slowly.
 MAX_LATE = 5.0
@@ -235,7 +237,7 @@ class JournalWriter:
                 if is_first or not self._finds_kept(answer):
                     self._journal.prepare(answer)
                 return
-            if self._failing["answer"] != StoreUnreachable.__name__ or self._clock.monotonic() >= until:
+            if self._failing["answer"] not in _PASSING or self._clock.monotonic() >= until:
                 break
             is_first, is_over = False, threading.Event()
             self._clock.call_later(RETRY_SECONDS, is_over.set)

@@ -28,7 +28,17 @@ from compactor import (
 )
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.workers import Outcome, Worker, run_due, sweep
-from memory import InMemoryStore, Memory, Store, StoreFull, StoreUnreachable, open_store
+from memory import (
+    InMemoryStore,
+    Memory,
+    Store,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnreachable,
+    open_store,
+)
 
 RULE = Settings(CONFIG)
 #: The name of the lease that its compactor holds, and how long that lasts.
@@ -64,8 +74,9 @@ class Jobs:
         self.asked.append((session, role, not_before))
 
 
+@pytest.mark.parametrize("error", [StoreUnreachable, StoreReadOnly, StoreBusy])
 def test_an_answer_that_arrives_while_the_store_is_away_is_not_asked_for_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: type[StoreError]
 ) -> None:
     """The job has it alone, and offers it again until the store is back."""
     write(store, 10)
@@ -77,7 +88,7 @@ def test_an_answer_that_arrives_while_the_store_is_away_is_not_asked_for_again(
         return append(*arguments, **options)
 
     def answer(_request: SummaryRequest) -> str:
-        faults.extend(StoreUnreachable("the server is gone; start it") for _ in range(2))
+        faults.extend(error("the server is gone; start it") for _ in range(2))
         return PRICES
 
     monkeypatch.setattr(store, "append", fail_twice)
