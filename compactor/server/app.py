@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import Any
 
 from fastapi import FastAPI, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.routing import Route
 
@@ -18,7 +19,7 @@ from memory.transfer.archive import check_archive
 from .access import PUBLIC, Access, make_login_router
 from .metrics import make_metrics_router
 from .page import make_page_router
-from .problems import Problem, add_handlers, make_problem
+from .problems import PROBLEM_CONTENT, Problem, add_handlers, make_problem
 from .proxy import Proxy
 from .reme import make_reme_router
 from .rest import EncodedNames, make_rest_router
@@ -34,9 +35,6 @@ REFUSALS = {
     413: "The body is too long.",
     421: "The Host header is not this machine's.",
     429: "Too many requests; see Retry-After.",
-}
-PROBLEM: dict[str, Any] = {
-    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 }
 #: Seconds that the readiness check waits for the store.
 READY_SECONDS = 5.0
@@ -123,6 +121,9 @@ def create_app(
     routes += make_reme_router(state, summarizer=options.get("summarizer")).routes
     if mcp is not None:
         routes.append(Route("/mcp", mcp))
+    for route in routes:
+        if isinstance(route, APIRoute):
+            route.operation_id = route.name  # generated clients call their functions so
     _describe_access(app, has_tokens=bool(state.settings.tokens))
     return app
 
@@ -151,7 +152,7 @@ def _describe_access(app: FastAPI, *, has_tokens: bool) -> None:
                 if method == "get":
                     refusals = {status: text for status, text in refusals.items() if status not in (408, 413)}
                 for status, text in refusals.items():
-                    operation["responses"].setdefault(str(status), PROBLEM | {"description": text})
+                    operation["responses"].setdefault(str(status), PROBLEM_CONTENT | {"description": text})
         return schema
 
     app.openapi = make_schema  # type: ignore[method-assign]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from .access import Tenant
-from .problems import make_problem
+from .problems import PROBLEM_CONTENT, make_problem
 
 if TYPE_CHECKING:
     from .settings import ServerSettings
@@ -26,8 +26,12 @@ def may_read_all(settings: ServerSettings, tenant: str) -> bool:
 def make_metrics_router(state: ServerState) -> APIRouter:
     """Return the route. With several tenants, only ``READER`` may use it: the metrics cover all of them."""
     router = APIRouter(tags=["health"])
+    responses: dict[int | str, dict[str, Any]] = {
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        403: PROBLEM_CONTENT,
+    }
 
-    @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}, 403: {}})
+    @router.get("/metrics", response_class=Response, responses=responses)
     def read_metrics(tenant: Tenant) -> Response:
         """Return the metrics in Prometheus's text format."""
         if not may_read_all(state.settings, tenant):

@@ -63,6 +63,12 @@ class Problem(BaseModel):
     errors: list[dict[str, Any]] | None = Field(default=None, description="The fields that are wrong.")
 
 
+#: The content of a response with a problem. FastAPI would make a model's schema anew for each route and status.
+PROBLEM_CONTENT: dict[str, Any] = {
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+}
+
+
 def make_problem(
     status: int, detail: str, code: str = "", headers: Mapping[str, str] | None = None, **more: Any
 ) -> JSONResponse:

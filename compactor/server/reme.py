@@ -31,6 +31,7 @@ from ..presets.compat.offload_files import OffloadError, OffloadFiles, make_fold
 from ..summarizers.configured import find_summarizer
 from ..transcript import MIN_ROOM
 from .access import Tenant
+from .problems import PROBLEM_CONTENT
 from .rest import JsonNumber, Messages
 from .state import ServerState
 from .tenant_threads import RETRY_AFTER, Busy, TenantThreads
@@ -125,7 +126,7 @@ def make_reme_router(
     Older messages are summarized by *summarizer*, by default the one that the server's configuration names.
     """
     schema = {"$ref": f"#/components/schemas/{ReMeResponse.__name__}"}
-    failed = {"content": {"application/json": {"schema": schema}, "application/problem+json": {}}}
+    failed = {"content": {"application/json": {"schema": schema}, **PROBLEM_CONTENT["content"]}}
     router = APIRouter(tags=["reme"], responses=dict.fromkeys((403, 404, 413, 422, 503, 507), failed))
     searches, compressions = (
         TenantThreads(state.settings, SEARCH_THREADS),

@@ -44,6 +44,7 @@ from ..background import ContextCompactor
 from ..errors import CompactionFailed
 from ..sessions import Session
 from .access import Tenant
+from .problems import PROBLEM_CONTENT
 from .state import MAX_NAME, ServerState, raise_unknown
 from .tenant_threads import RETRY_AFTER, Busy, TenantThreads
 
@@ -255,7 +256,7 @@ class RoundOut(BaseModel):
     number: int
     state: str
     created_at: datetime
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, Any]] = Field(description="In OpenAI's chat format.")
 
 
 class RoundPage(BaseModel):
@@ -269,7 +270,7 @@ class SourceOut(BaseModel):
 
 
 class PromptOut(BaseModel):
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, Any]] = Field(description="In OpenAI's chat format.")
     tokens: int
     tokens_before: int = Field(description="Tokens without cuts.")
     omitted_rounds: list[int]
@@ -334,20 +335,13 @@ class Imported(BaseModel):
     entries: int
 
 
-# A reference: FastAPI would make a model's schema anew for each route and status, for each app.
-_PROBLEM: dict[str, Any] = {
-    "content": {
-        "application/json": {"schema": {"$ref": "#/components/schemas/Problem"}},
-        "application/problem+json": {},
-    }
-}
 _RESPONSES: dict[int | str, dict[str, Any]] = {
-    400: _PROBLEM | {"description": "The request is malformed."},
-    404: _PROBLEM | {"description": "There is nothing of the name in the path, or no page after a cursor."},
-    409: _PROBLEM | {"description": "The session's state does not allow this, or it lacks what the body names."},
-    410: _PROBLEM | {"description": "Another process has erased the session."},
-    422: _PROBLEM | {"description": "The request is invalid, or does not fit the session."},
-    503: _PROBLEM | {"description": "Try again later; see Retry-After."},
+    400: PROBLEM_CONTENT | {"description": "The request is malformed."},
+    404: PROBLEM_CONTENT | {"description": "There is nothing of the name in the path, or no page after a cursor."},
+    409: PROBLEM_CONTENT | {"description": "The session's state does not allow this, or it lacks what the body names."},
+    410: PROBLEM_CONTENT | {"description": "Another process has erased the session."},
+    422: PROBLEM_CONTENT | {"description": "The request is invalid, or does not fit the session."},
+    503: PROBLEM_CONTENT | {"description": "Try again later; see Retry-After."},
 }
 
 
@@ -369,6 +363,7 @@ class EncodedNames:
 def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of routes)
     """Return the routes under /api."""
     router = APIRouter(prefix="/api", tags=["sessions"], responses=_RESPONSES)
+    text = {"schema": {"type": "string"}}
     compactions = TenantThreads(state.settings, COMPACTION_THREADS)
     open_existing, work_on = state.open_existing, state.work_on
 
@@ -508,7 +503,7 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
                 sources=[SourceOut(ref=one.ref, kind=one.kind) for one in prompt.sources],
             )
 
-    @router.post("/sessions/{session_id}/compact", responses={502: _PROBLEM, 504: _PROBLEM})
+    @router.post("/sessions/{session_id}/compact", responses={502: PROBLEM_CONTENT, 504: PROBLEM_CONTENT})
     async def compact(tenant: Tenant, session_id: SessionId, body: CompactRequest) -> CompactResult:
         """Compact now, and wait for it; null: there was nothing to compact."""
 
@@ -609,7 +604,8 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
     @router.get(
         "/sessions/{session_id}/export",
         response_class=StreamingResponse,
-        responses={200: {"description": "The session as lines of JSON.", "content": {_LINES: {}}}},
+        responses={200: {"description": "The session as lines of JSON.", "content": {_LINES: text}}},
+        name="export_session",
     )
     def export_(tenant: Tenant, session_id: SessionId) -> StreamingResponse:
         """Return the whole session as JSON lines, for import."""
@@ -633,7 +629,6 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
         return StreamingResponse(read_chunks(), media_type=_LINES)
 
     # Any type is taken; plain text is one that every client made from the description can send.
-    text = {"schema": {"type": "string"}}
     body = {"requestBody": {"required": True, "content": {_LINES: text, "text/plain": text}}}
 
     @router.post("/sessions/{session_id}/import", status_code=201, openapi_extra=body)

@@ -93,4 +93,14 @@ def test_the_description_names_the_token_and_what_is_refused_before_a_route() ->
             assert ("410" in operation["responses"]) == path.startswith("/api"), path
             wrong = operation["responses"].get("422", {"content": {"application/problem+json": {}}})
             assert "application/problem+json" in wrong["content"], path
+    operations_ = [one for operations in closed["paths"].values() for one in operations.values()]
+    names = [one["operationId"] for one in operations_]
+    assert len({*names}) == len(names)
+    assert {"append_messages", "compose", "export_session", "context_offload"} <= {*names}
+    problem = {"schema": {"$ref": "#/components/schemas/Problem"}}
+    for operation in operations_:
+        for status, response in operation["responses"].items():
+            if status >= "4" and "content" in response:
+                assert response["content"]["application/problem+json"] == problem, (operation["operationId"], status)
+                assert operation["tags"] == ["reme"] or len(response["content"]) == 1
     assert "401" not in open_["paths"]["/api/sessions"]["get"]["responses"]
