@@ -120,7 +120,7 @@ def create_app(
     routes += make_page_router(state).routes
     routes += make_reme_router(state, summarizer=options.get("summarizer")).routes
     if mcp is not None:
-        routes.append(Route("/mcp", mcp))
+        routes.append(Route("/mcp", mcp, methods=["POST"]))  # a stream by GET would stay empty
     for route in routes:
         if isinstance(route, APIRoute):
             route.operation_id = route.name  # generated clients call their functions so

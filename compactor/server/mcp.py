@@ -38,7 +38,7 @@ def make_app(state: ServerState, *, session: str | None = None, role: str | None
             yield
 
     app = Starlette(
-        routes=[Route("/mcp", endpoint)],
+        routes=[Route("/mcp", endpoint, methods=["POST"])],
         middleware=[Middleware(Access, settings=state.settings, logouts=state.logouts)],
         lifespan=lifespan,
     )

@@ -291,6 +291,9 @@ def test_over_http_each_token_has_its_sessions(whole: bool, mode: str) -> None:
             async with httpx2.AsyncClient() as http:
                 body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
                 assert (await http.post(url, json=body)).status_code == 401
+                own = {"authorization": f"Bearer {ALICE}", "accept": "text/event-stream"}
+                async with http.stream("GET", url, headers=own) as answer:  # it would last, and nothing would come
+                    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
                 wrong = {"authorization": f"Bearer {ALICE}", "origin": "https://example.org"}
                 assert (await http.post(url, json=body, headers=wrong)).status_code == 403
 
