@@ -60,8 +60,8 @@ def describe_event(name: str, facts: Mapping[str, Any]) -> str:  # noqa: PLR0912
             return f"A summary of rounds {get('start')} to {get('end')} passed its checks."
         case "compaction.rejected":
             attempt = f"Refused attempt {get('attempt')} of {get('attempts')} at rounds {get('start')} to {get('end')}"
-            unknown = ", ".join(get("unknown_identifiers") or ())
-            return f"{attempt}: {describe_check(str(get('check')))}{f', such as {unknown[:100]}' if unknown else ''}."
+            unknown = ", ".join(tuple(get("unknown_identifiers") or ())[:5])
+            return f"{attempt}: {describe_check(str(get('check')))}{f', such as {unknown}' if unknown else ''}."
         case "compaction.published":
             saved = f"{_number(get('tokens_before'))} to {_number(get('tokens_after'))} tokens"
             return f"A summary now replaces rounds {get('start')} to {get('end')}: {saved}."

@@ -89,12 +89,12 @@ export function makeStrip(names, onOpen) {
     pen.scale(ratio, ratio);
     const colours = Object.fromEntries(Object.entries(names).map(([letter, name]) => [letter, css.getPropertyValue(`--${toClassName(name)}`)]));
     const scale = width / (to - from), top = 10, height = HEIGHT - 20;
+    const snap = (tokens) => Math.round((tokens - from) * scale * ratio) / ratio; // parts of a pixel would have a colour of their own
     const drawRounds = (isRare) => {
       for (let at = findRound(from); at < count && starts[at] < to; at++) {
         const letter = strip.states[at];
         if (isRare === "cs".includes(letter)) continue;
-        const wide = Math.max((starts[at + 1] - starts[at]) * scale, isRare ? 2 : 0);
-        const left = Math.min((starts[at] - from) * scale, width - Math.min(wide, 2));
+        const wide = Math.max(snap(starts[at + 1]) - snap(starts[at]), isRare ? 2 : 0), left = Math.min(snap(starts[at]), width - Math.min(wide, 2));
         const gap = wide > 4 ? 1 : 0;
         pen.fillStyle = colours[letter];
         if (letter === "d" || letter === "u") { // hollow: nothing of it is in the prompt

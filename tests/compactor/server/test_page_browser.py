@@ -266,7 +266,8 @@ def test_a_compaction_shows_by_itself(browser: Any) -> None:
 
 
 def test_a_round_that_is_rare_is_drawn_though_it_is_narrow(browser: Any) -> None:
-    """A failed round is seen among thousands; what the strip tells of a covered one is where its words are now."""
+    """A failed round is seen among thousands, and each state has the colour of the legend; what the strip tells of a
+    covered round is where its words are now."""
     store = InMemoryStore()
     memory = Memory("long", store=store)
     chat(memory, 1_500)
@@ -282,10 +283,12 @@ def test_a_round_that_is_rare_is_drawn_though_it_is_narrow(browser: Any) -> None
             """() => {
                 const canvas = document.querySelector("canvas.strip"), pen = canvas.getContext("2d");
                 const pixels = pen.getImageData(0, canvas.height >> 1, canvas.width, 1).data;
-                pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--failed").trim();
-                const wanted = pen.fillStyle;
                 const hex = (at) => "#" + [0, 1, 2].map((one) => pixels[at + one].toString(16).padStart(2, "0")).join("");
-                return [...Array(canvas.width).keys()].some((at) => hex(4 * at) === wanted);
+                const count = (state) => {
+                    pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${state}`).trim();
+                    return [...Array(canvas.width).keys()].filter((at) => hex(4 * at) === pen.fillStyle).length;
+                };
+                return count("failed") > 0 && count("covered") > 0.9 * canvas.width;
             }"""
         )
 
