@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -189,3 +190,45 @@ def test_names_and_numbers_that_nobody_said_are_made_up() -> None:
     assert Said(source).find_invented("It is in RES-48…, and QX-77…")[1] == ("77",)
     assert Said(source).find_invented("look(RES-48213) ×10 → 150ms")[1] == ()  # ten calls were made
     assert {"RES-48213", "QX-99172", "150", "37"} <= names
+
+
+# -- nothing but identifiers ---------------------------------------------------------------------------------------------
+
+
+def count_calls(work: Callable[[], object]) -> int:
+    """Return how many functions *work* calls, Python's own included: the same on a busy machine."""
+    made = 0
+
+    def see(frame: object, event: str, arg: object) -> None:
+        nonlocal made
+        made += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return made
+
+
+def test_a_number_that_a_summary_lost_is_looked_for_in_few_calls() -> None:
+    """Its digits stand there apart, and nearly all numbers of a log are lost: no pattern is compiled for each."""
+    lost = [Item("ids", name, 1, name, name) for name in (f"{a}{b}" for a in range(200, 210) for b in range(300, 310))]
+    words = SummaryWords(" ".join(f"{part} of {part + 1}" for part in range(199, 320, 3)))
+    kept: list[bool] = []
+    assert count_calls(lambda: kept.extend(map(words.keeps, lost))) < 100 * len(lost)
+    assert not any(kept)
+
+
+def test_twice_as_many_rounds_and_compactions_take_twice_as_long() -> None:
+    """No text is read again at each compaction, and no item that is not asked for is looked at."""
+
+    def calls(rounds: int) -> int:
+        said = [{"role": role, "content": f"R{n}-4821, {n}."} for n in range(rounds) for role in ("user", "assistant")]
+        source = Source.from_conversation("s", ("1", said), 1)
+        compactions = [Compaction(end, f"{source.texts[end - 1]} And QX-99172.") for end in range(1, rounds + 1)]
+        measure(source, compactions, quotes=False)  # reads the items, and fills caches
+        return count_calls(lambda: measure(source, compactions, quotes=False))
+
+    assert calls(80) < 2.5 * calls(40)
