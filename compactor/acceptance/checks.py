@@ -249,7 +249,8 @@ def _check_content(text: str, source: Source, sources: tuple[Terms, Terms], kind
     if kind != "changes" and source.instructions and is_from_instructions(text, source):
         reason = "the summary repeats the instructions of the request; check the summarizer's model"
         raise source.refuse("hollow", reason)
-    if kind != "changes" and source.previous and (missed := names_nothing_new(terms, *sources)):
+    news_tokens = source.sent if kind == "rounds" and source.sent and source.sent >= MIN_NEWS else 0
+    if kind != "changes" and source.previous and (missed := names_nothing_new(terms, *sources, tokens=news_tokens)):
         raise source.refuse("hollow", "the summary says nothing about the new rounds", missed)
 
 

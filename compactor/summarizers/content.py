@@ -532,6 +532,9 @@ def is_telling(word: str) -> bool:
 
 #: This many common terms are no coincidence.
 _MIN_COMMON_TERMS = 5
+#: New identifiers of a long piece of conversation of which a summary must tell something: at least so many, and one in
+#: so many tokens. Small talk has numbers, but no identifiers.
+_MIN_NAMES, _TOKENS_A_NAME = 3, 350
 #: Maximum characters of a short summary; and of how many identifiers and numbers on one that tells none of them says
 #: nothing, unless it quotes its sources or consists mostly of their words. For a longer one, a single word of theirs is
 #: a quote. So a refusal in any language is no summary, and neither are random letters.
@@ -612,19 +615,29 @@ def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
     return len(words) <= 3 and not find_error(said.text)
 
 
-def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str, ...]:
+def names_nothing_new(said: Terms, source: Terms, previous: Terms, *, tokens: int = 0) -> tuple[str, ...]:
     """Return the new identifiers of *source*, if it names many new things and *said* mentions none of them; else ().
 
-    New means: *previous* does not name it. If *said* only repeats *previous*, new numbers are returned, too.
+    New means: *previous* does not name it. If *said* only repeats *previous*, new numbers are returned, too. Of a long
+    source, of so many *tokens*, fewer identifiers are many, and one word of it is chance in *previous* told in other
+    words.
     """
     is_same = said.all <= previous.all
-    if said.find_words(source) - previous.words or not (is_same or said.is_in_the_language_of(source)):
+    if len(said.find_words(source) - previous.words) > (1 if tokens else 0):
+        return ()
+    if not (is_same or said.is_in_the_language_of(source)):
         return ()
     before = previous.identifiers | previous.numbers
-    new = (source.identifiers | source.numbers) - before
-    if len(new) < 20 or (said.all - previous.all) & source.all or (said.words - previous.words) & source.words:
+    names, new = source.identifiers - before, (source.identifiers | source.numbers) - before
+    if (said.identifiers | said.numbers) & new:
         return ()
-    return tuple(sorted(new if is_same else source.identifiers - before))
+    added = said.words - previous.words
+    common = added & source.words
+    if tokens and len(names) >= max(_MIN_NAMES, tokens // _TOKENS_A_NAME) and len(common) <= min(1, len(added) // 3):
+        return tuple(sorted(names))
+    if len(new) < 20 or common or (said.all - previous.all) & source.all:
+        return ()
+    return tuple(sorted(new if is_same else names))
 
 
 def _is_a_handful(text: str) -> bool:

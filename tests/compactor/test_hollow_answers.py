@@ -310,6 +310,45 @@ def test_after_a_long_piece_of_conversation_a_summary_adds_something_of_it(more:
     assert set(checks_of(compactor)) == (set() if is_shown else {"hollow"})
 
 
+SMALL_TALK = [
+    {"role": role, "content": said}
+    for role, said in (
+        ("user", "Morning! It was 24 degrees here, and I slept until 11:40. Lovely, is it not?"),
+        ("assistant", "Good morning! A long sleep does good. I am glad that the sun came out for you."),
+        ("user", "My aunt turned 70, we ate cake until 22:15. Well, nothing else, I was only bored."),
+        ("assistant", "Congratulations to her! It is a pleasure to keep you company. Have a nice day!"),
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("new", "more", "is_shown"),
+    [
+        (SUPPORT * 2, "", False),
+        (SUPPORT * 2, " The parcel with the grinder never arrived.", True),
+        (SMALL_TALK * 12, "", True),
+    ],
+    ids=["names and nothing of them", "names and something of them", "small talk"],
+)
+def test_the_same_summary_in_other_words_says_nothing_of_what_is_new(new: Any, more: str, is_shown: bool) -> None:
+    """One word, "private", stands in the new rounds by chance. Of small talk there is nothing to say."""
+    first = "The user writes a letter to Rosalind about the old piano. She shall hear nothing of its price."
+
+    def reword(request: SummaryRequest) -> str:
+        reworded = "In a letter, Rosalind gets to know of the piano, an old one. Its price stays private."
+        return f"{reworded}{more}" if request.previous else first
+
+    memory = Memory.from_messages(LETTER)
+    compactor, executor, _ = compactor_of(memory, ScriptedSummarizer(default=reword))
+    good = compactor.get_compaction()
+    assert good is not None
+    for message in new:
+        memory.append(message)
+    executor.run_all()
+    assert (compactor.get_compaction() != good) is is_shown
+    assert set(checks_of(compactor)) == (set() if is_shown else {"hollow"})
+
+
 def test_one_sentence_may_tell_old_and_new_things_together() -> None:
     """It is longer each time, and only its end is about the new rounds."""
     seats = range(101, 121)
