@@ -13,6 +13,7 @@ from itertools import zip_longest
 
 from memory.errors import ContextError
 from memory.messages import repeats_query, split_results
+from memory.patterns import compile_later
 from memory.references import find_ceil_boundary, find_floor_boundary, take_beginning
 from memory.rounds import USER, Attachment, Post, Round, ToolCall, copy_with
 from prompts import escape_tags
@@ -29,6 +30,10 @@ MAX_LINE = 160
 MAX_ATTRIBUTE, MIN_ATTRIBUTE = 320, 64
 #: With less room for a request, in tokens, arguments do not stand beside results.
 ROOM_FOR_ARGUMENTS = 512
+
+#: Attributes that are shown without their names if their value is one word.
+_BARE = frozenset({"number", "from"})
+_WORD = compile_later(r"[\w.-]+")
 
 #: The call that each result in a round answers, by the id of the result's post.
 Calls = Mapping[str, ToolCall]
@@ -126,9 +131,8 @@ def _split_round(
 ) -> Iterator[Round]:
     """Yield a round as several of at most *max_tokens*, every text in exactly one of them."""
     empty = copy_with(round_, user_query="", post_list=())
-    wrapper = count(quote(empty, partial=True)) + 1
-    query_wrapper = count("\n".join(_quote_element("message", "x", {"from": USER}))) + 1
-    for query in _slice_text(round_.user_query, max_tokens - wrapper - query_wrapper, count):
+    wrapper, query_wrapper = (count(quote(copy_with(empty, user_query=text), partial=True)) + 1 for text in ("", "x"))
+    for query in _slice_text(round_.user_query, max_tokens - query_wrapper, count):
         yield copy_with(empty, user_query=query)
 
     def count_post(post: Post) -> int:
@@ -202,12 +206,13 @@ def quote(
     """Return a round as quoted text: every post's message, attachments, tool calls and results.
 
     A tag opens each, and the next tag ends it: text from the conversation cannot open one, and closing tags would cost
-    tokens with every message. *partial*: the round is a part of one. *calls* are those that its results answer; None:
-    those in it. Names and ids of more than *max_attribute* bytes are shortened.
+    tokens with every message. So would a tag of the round before that of its query. *partial*: the round is a part of
+    one. *calls* are those that its results answer; None: those in it. Names and ids of more than *max_attribute* bytes
+    are shortened.
     """
-    lines = [f'<round number="{round_.number}" part="yes">' if partial else f'<round number="{round_.number}">']
-    if round_.user_query:
-        lines += _quote_element("message", round_.user_query, {"from": USER})
+    query = round_.user_query
+    which = {"number": str(round_.number), "from": USER if query else "", "part": "yes" if partial else ""}
+    lines = _quote_element("round", query, which)[: 2 if query else 1]
     posts, answers = _list_posts(round_), False
     known = find_answered_calls(round_) if calls is None else calls
     for post, following in zip_longest(posts, posts[1:]):
@@ -281,13 +286,16 @@ def begin_line(text: str) -> str:
 
 
 def _quote_element(tag: str, text: str, attributes: Mapping[str, str], max_attribute: int = MAX_ATTRIBUTE) -> list[str]:
-    """Return the line of a tag, whose attributes are without the characters of a tag, and its text."""
+    """Return the line of a tag, whose attributes are without the characters of a tag, and its text.
+
+    Of those that nearly every tag has, only the value is shown: a name for it would cost tokens with every message.
+    """
     opening = tag
     for name, value in attributes.items():
         if value:
             shown = value if 4 * len(value) <= max_attribute else shorten_name(value, max_attribute)
             shown = " ".join(shown.split()).replace('"', "'").replace("<", "‹").replace(">", "›")
-            opening += f' {name}="{shown}"'
+            opening += f" {shown}" if name in _BARE and _WORD.fullmatch(shown) else f' {name}="{shown}"'
     return [f"<{opening}>", escape_tags(text) if "<" in text else text]
 
 

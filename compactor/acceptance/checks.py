@@ -377,10 +377,13 @@ def _has_long_stretch(runs: Sequence[int], wanted: set[int], posts: Sequence[int
     return stretch / length > 0.6 and (posts_of_stretch >= 4 or stretch > 200)
 
 
-# Tags of the request. Ours have these attributes; the transcript escapes such tags in the text of a conversation.
+# Tags of the request. Ours have these attributes, perhaps after a sender, or stand alone in a line with a sender; the
+# transcript escapes such tags in the text of a conversation.
+_POST_NAMES = "message|attachment|tool_call|tool_result|summary"
 _HEAD = compile_later(
-    r'[<‹](?:round number|(?:message|attachment|tool_call|tool_result|summary) (?:from|id|name|type|to|at))="',
-    re.IGNORECASE,
+    rf'[<‹](?:round \d+[ >›]|(?:{_POST_NAMES}) (?:[\w.-]{{1,80}} )?(?:from|id|name|type|to|at)=")'
+    rf"|^[ \t]{{0,20}}[<‹](?:{_POST_NAMES}) [\w.-]{{1,80}}[>›][ \t]{{0,20}}$",
+    re.IGNORECASE | re.MULTILINE,
 )
 #: Other texts use tags without attributes too. These match at the start of a line and close there or later.
 _OPENING = compile_later(rf"^[ \t]{{0,20}}[<‹]({_NAMES})[>›](?P<alone>[ \t]{{0,20}}$)?", re.IGNORECASE | re.MULTILINE)

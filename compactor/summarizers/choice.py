@@ -13,7 +13,6 @@ from memory.patterns import compile_later
 
 from ..prompt.shorten import strip_round
 from ..tokens import TokenCounter
-from ..transcript import quote
 from .actions import ARROW, Action, answer_open, choose_files, choose_lines, find_actions, parse_action
 from .answers import is_greeting, is_reply
 from .base import Summary, SummaryRequest
@@ -22,7 +21,7 @@ from .sentences import Section
 from .statements import END, GAP, NOTHING, USER_SAYS, Statement, as_facts, from_rounds, from_summary, without_old_plans
 from .weights import Line, breathe, weigh
 
-#: Minimum tokens for a summary of few rounds: half of them would be scraps. Capped at nine tenths of the quoted rounds.
+#: Minimum tokens for a summary of few rounds: half of them would be scraps. Capped at what the rounds take.
 _MIN_TOKENS = 64
 #: Minimum tokens of a message besides its text.
 _MESSAGE = 8
@@ -81,10 +80,8 @@ def choose(request: SummaryRequest, target: int, count: TokenCounter) -> Summary
 
 def _count_allowed_growth(request: SummaryRequest, count: TokenCounter) -> int:
     """Return the allowed growth of a summary in tokens: half of the new rounds, to save enough."""
-    half = sum(count(text) + _MESSAGE for text in _list_texts(request) if text) // 2
-    if half >= _MIN_TOKENS:
-        return half
-    return min(_MIN_TOKENS, sum(count(quote(round_)) for round_ in request.rounds) * 9 // 10)
+    tokens = sum(count(text) + _MESSAGE for text in _list_texts(request) if text)
+    return max(tokens // 2, min(_MIN_TOKENS, tokens))
 
 
 def _split_actions(statements: Iterable[Statement]) -> tuple[list[Statement], dict[Statement, Action]]:

@@ -517,7 +517,7 @@ def test_all_notes_together_are_measured(tokens: int, before: int, target: int |
 
 def test_what_ends_as_its_source_does_is_not_cut_off() -> None:
     """Questions end in words that no other sentence ends with."""
-    source = '<message from="User">\nTell me where parcel 7 is\n<message from="User">\nWho is it for?'
+    source = "<message User>\nTell me where parcel 7 is\n<message User>\nWho is it for?"
     assert not is_cut_off("The user asked:\n- Tell me where parcel 7 is", source)
     assert not is_cut_off("The user asked who is it for", source)
     assert is_cut_off("The user asked where the", source)

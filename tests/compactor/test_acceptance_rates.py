@@ -154,7 +154,7 @@ def test_the_transcripts_tags_are_refused_and_others_are_not() -> None:
     """Only what heads rounds and posts in ours: chats are about markup, too."""
     case = own_cases(2)[0]
     said = dict(honest_answers(case))["narrative"]
-    assert check_of(f'<round number="3">\n{said}', case) == "markup"
+    assert check_of(f"<round 3 User>\n{said}", case) == "markup"
     assert check_of(f"<conversation>\n{said}\n</conversation>", case) == "markup"
     assert check_of(f"{said} The template lacks <message> and <conversation>.", case) == ""
 

@@ -151,7 +151,7 @@ def test_then_only_changes_are_asked_for() -> None:
     said = message["content"]
     assert said.startswith(
         "<previous_summary>\n## Goal\n1. The user asks what items cost.\n\n"
-        "## Done\n2. Four items were priced.\n</previous_summary>\n\n<conversation>\n<round number=\"5\">"
+        "## Done\n2. Four items were priced.\n</previous_summary>\n\n<conversation>\n<round 5 User>"
     )  # fmt: skip
     assert 0 < said.index(load("default").content[-60:].strip()) < said.index("add [Heading]: a new note")
     assert said.endswith("Answer with the changes alone.")
@@ -280,7 +280,7 @@ def test_over_a_hundred_compactions_nothing_drifts_and_nothing_is_sent_twice() -
     assert scene.kinds.count("changes") >= 50
     assert sent == list(range(1, scene.made.end_index + 1)), "in order, and none twice"
     tokens = sum(map(count_quoted, scene.summarizer.requests))
-    assert sum(event.sent_tokens for event in scene.published) == pytest.approx(tokens, rel=0.02)
+    assert sum(event.sent_tokens for event in scene.published) == pytest.approx(tokens, rel=0.03)
 
 
 @pytest.mark.slow
@@ -344,7 +344,7 @@ def test_malformed_changes_become_an_addition_at_once(bad: str) -> None:
     published = scene.published[1]
     assert (published.major, published.requests) == (False, 2)
     assert published.usage == {"input_tokens": 200, "output_tokens": 20}
-    assert published.sent_tokens == pytest.approx(sum(map(count_quoted, scene.summarizer.requests[1:3])), rel=0.02)
+    assert published.sent_tokens == pytest.approx(sum(map(count_quoted, scene.summarizer.requests[1:3])), rel=0.03)
     assert not any(event.major for event in scene.published)
     assert scene.made.notes == (*notes_of(FIRST, (1, 4)), *notes_of(more, (5, 8)))
 
@@ -677,7 +677,7 @@ def test_a_round_that_is_too_long_for_a_request_becomes_several_changes() -> Non
 
     def long_round(memory: Memory) -> None:
         round_ = memory.create_round("A long one.")
-        said = " ".join(f"fact{number} holds" for number in range(700))
+        said = " ".join(f"fact{number} holds" for number in range(720))
         memory.add_post(round_, send_from=ROLE, send_to="User", message=said)
         memory.finish_round(round_)
 
@@ -703,7 +703,7 @@ def test_a_round_that_is_too_long_for_a_request_becomes_several_changes() -> Non
     assert scene.made.end_index == 8
     posts = [post for request in scene.summarizer.requests[1:] for one in request.rounds for post in one.post_list]
     sent = "".join(post.message for post in posts)
-    assert all(sent.count(f"fact{number} holds") == 1 for number in range(700))
+    assert all(sent.count(f"fact{number} holds") == 1 for number in range(720))
     assert not any(event.major for event in scene.published)
 
 
@@ -827,7 +827,7 @@ def test_the_same_question_is_answered_by_what_was_answered_before() -> None:
     """A step on the way, which is not published, is read by the same reading."""
     store = FullStore()
     config = CONFIG.copy_with(summarizer_input_tokens=2_000)
-    said = " ".join(f"fact{number} holds" for number in range(700))
+    said = " ".join(f"fact{number} holds" for number in range(720))
 
     def long_round(memory: Memory) -> None:
         round_ = memory.create_round("A long one.")

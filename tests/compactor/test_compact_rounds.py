@@ -86,13 +86,12 @@ def test_attachments_tool_calls_and_results_are_sent() -> None:
     (request,) = compacted(memory).requests
     assert text_of(request).partition("<conversation>\n")[2].partition("\n</conversation>")[0] == "\n".join(
         [
-            '<round number="1">',
-            '<message from="User">\nFly me to Oslo',
-            '<message from="Planner" to="Tools">\nLooking.',
-            '<attachment from="Planner" to="Tools" type="plan">\n' + plan,
-            '<attachment from="Planner" to="Tools" type="empty">\n',
-            '<tool_call from="Planner" name="search_flights">\n{"to": "OSL"}',
-            '<tool_result from="Tools" at="r1.p2">\n[{"flight": "SK123"}]',
+            "<round 1 User>\nFly me to Oslo",
+            '<message Planner to="Tools">\nLooking.',
+            '<attachment Planner to="Tools" type="plan">\n' + plan,
+            '<attachment Planner to="Tools" type="empty">\n',
+            '<tool_call Planner name="search_flights">\n{"to": "OSL"}',
+            '<tool_result Tools at="r1.p2">\n[{"flight": "SK123"}]',
         ]
     )
 
@@ -435,7 +434,7 @@ def test_a_giant_round_of_many_posts_is_split_in_linear_time() -> None:
         return len(text)
 
     rounds = [Round(user_query="q", number=1, post_list=posts)]
-    made = list(split_into_steps(rounds, StepLimit(100_000), count))
+    made = list(split_into_steps(rounds, StepLimit(50_000), count))
     assert len(made) > 1
     assert counted < 10 * len(quote(rounds[0]))
 

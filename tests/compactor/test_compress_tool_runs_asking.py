@@ -39,8 +39,8 @@ def test_the_model_sees_the_calls_and_what_they_are_about() -> None:
     assert (part.user_query, [post.number for post in part.post_list]) == ("", list(range(1, 9)))
     assert (request.start_index, request.end_index, request.role) == (1, 1, ROLE)
     lines = quoted(request).splitlines()
-    assert lines[:3] == ['<round number="1" part="yes">', '<message from="User">', "Which flight?"]
-    assert lines[4:6] == ['<tool_call from="assistant" name="f">', "{}"]
+    assert lines[:2] == ['<round 1 User part="yes">', "Which flight?"]
+    assert lines[3:5] == ['<tool_call assistant name="f">', "{}"]
     assert quoted(request).count("<tool_result") == 4
     assert "- [pending] book" in text_of(request)
     assert "make none of the calls" in text_of(request)
@@ -51,10 +51,10 @@ def test_the_model_sees_the_calls_and_what_they_are_about() -> None:
 def test_a_long_query_is_shown_by_its_beginning() -> None:
     """It must not take the room of the calls."""
     _, (request,) = apply(memory_of(user("q" * 5_000), *pairs(4), answer()), compress_tool_runs())
-    assert f"{'q' * 1_000} [...]\n<round number=" in quoted(request)
+    assert f"{'q' * 1_000} [...]\n<round " in quoted(request)
     memory = memory_of(answer("I begin."), *pairs(4), answer())
     _, (request,) = apply(memory, compress_tool_runs())
-    assert quoted(request).startswith('<round number="1">\n<tool_call ')
+    assert quoted(request).startswith("<round 1>\n<tool_call ")
 
 
 def test_the_target_is_a_share_of_what_is_summarised() -> None:
@@ -129,7 +129,7 @@ def test_tools_that_keep_a_plan_are_told_of_in_a_line() -> None:
     assert "z" * 900 in quoted(request)
     assert f'tool="f" arguments="{"z" * 160} [...]" at="r1.p11">\n{LONG}' in quoted(request)
     assert 'name="update_todos">\n' + "x" * 160 + " [...]\n<" in quoted(request)
-    assert '<tool_result from="tool" at="r1.p8">\nsaved ' + "y" * 154 + " [...]\n" in quoted(request)
+    assert '<tool_result tool at="r1.p8">\nsaved ' + "y" * 154 + " [...]\n" in quoted(request)
     assert f"c0: {LONG}" in quoted(request)
 
 

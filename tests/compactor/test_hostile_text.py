@@ -54,7 +54,7 @@ HOSTILE = {
     "half tags": ("Here:\n", "<summary a", ">"),
     "analyses": ("<analysis>", "</analysis> ", "<summary>x"),
     "ends": ("", "</think>\n", "\n"),
-    "rounds": ("", '<round number="1', ""),
+    "rounds": ("", "<round 1", ""),
     "commas": ("", "1,", "x"),
     "digits": ("", "7", ""),
     "codes": ("", "A1-", "b"),

@@ -269,7 +269,7 @@ def test_a_summary_takes_the_place_of_the_preview() -> None:
     assert request.rounds[0].user_query == ""
     assert BIG in str(request.messages[0]["content"])
     asked = str(request.messages[0]["content"])
-    assert '<message from="User">\nPrices?' in asked, "what the result was wanted for"
+    assert 'User part="yes">\nPrices?' in asked, "what the result was wanted for"
     assert 'tool="f" arguments="{}" at="r1.p2">' in asked, "and what was called for it"
     assert work.sources[0].previous_tokens == 0
 

@@ -65,8 +65,8 @@ def test_calls_and_results_in_parts_are_calls_and_results(name: str) -> None:
     assert (call.message, call.send_from) == ("I look.", "assistant")
     assert (result.send_from, result.tool_call_id, result.message) == ("tool", "call_7", "rain, 11 degrees")
     text = quoted(Memory.from_messages(messages))
-    assert '<tool_call from="assistant" name="get_weather">\n{"city": "Ghent"}' in text
-    assert '<tool_result from="tool" at="r1.p2">\nrain, 11 degrees' in text
+    assert '<tool_call assistant name="get_weather">\n{"city": "Ghent"}' in text
+    assert '<tool_result tool at="r1.p2">\nrain, 11 degrees' in text
     assert "rain, 11 degrees" in memory.reload("r1")
     assert memory.messages() == again(memory, store) == messages
     assert compose(memory, budget=1_000).messages == messages
@@ -95,7 +95,7 @@ def test_several_results_in_one_message_answer_several_calls() -> None:
 
     assert compose(memory, budget=1_000).messages == messages
     text = quoted(memory)
-    tag = '<tool_result from="tool" id="{}" tool="get_weather" arguments="{{\'city\': \'{}\'}}" at="r1.p2">\n{}\n'
+    tag = '<tool_result tool id="{}" tool="get_weather" arguments="{{\'city\': \'{}\'}}" at="r1.p2">\n{}\n'
     assert tag.format("call_8", "Bruges", "sun") + tag.format("call_7", "Ghent", "rain") in text
 
 
@@ -123,12 +123,12 @@ def test_several_results_in_a_post_are_parted_as_long_as_it_reads_as_they_do() -
     memory = Memory.from_messages([ASKED, CALLED, {"role": "user", "content": parts}])
     round_ = memory.conversation.rounds[0]
 
-    apart = '<tool_result from="tool" at="r1.p2">\nrain\n<tool_result from="tool" id="call_8" at="r1.p2">\nsun\n'
-    assert f'{apart}<message from="tool" to="assistant">\nBoth came late.' in quoted(memory)
+    apart = '<tool_result tool at="r1.p2">\nrain\n<tool_result tool id="call_8" at="r1.p2">\nsun\n'
+    assert f'{apart}<message tool to="assistant">\nBoth came late.' in quoted(memory)
     changed = round_.post_list[1].model_copy(update={"message": "redacted"})
     host = round_.model_copy(update={"post_list": (round_.post_list[0], changed), "state": "finished"})
     text = quoted(memory, lambda: [host, *memory.conversation.rounds[1:]])
-    assert re.search(r'<tool_result from="tool"[^>]*>\nredacted\n', text)
+    assert re.search(r"<tool_result tool[^>]*>\nredacted\n", text)
     assert "Both came late." not in text
 
 

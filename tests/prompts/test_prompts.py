@@ -25,7 +25,7 @@ from prompts import (
     load,
 )
 
-CONVERSATION = '<conversation>\n<round number="8">\n<message from="User">Hi</message>\n</round>\n</conversation>'
+CONVERSATION = "<conversation>\n<round 8 User>\nHi\n</conversation>"
 
 #: The shipped prompts that ask for a summary of whole rounds, and those that ask for one of a part of a round.
 OF_ROUNDS = ("assistant", "code_interpreter", "default", "planner")

@@ -183,7 +183,7 @@ def test_each_publication_of_a_backlog_is_a_success() -> None:
         for part in range(5):
             yield from (f"{PRICES} Part {part}.", OSError())
 
-    config = CompactorConfig(threshold=0, retain_recent=0, summarizer_input_tokens=1_000, circuit_breaker_failures=2)
+    config = CompactorConfig(threshold=0, retain_recent=0, summarizer_input_tokens=900, circuit_breaker_failures=2)
     compactor, executor, clock = on_command(memory_of(70), ScriptedSummarizer(answers()), config)
     compactor.start()
     executor.run_all()
