@@ -85,6 +85,11 @@ class HostRounds(Sequence[Round]):
         """Return the number of rounds up to and including *round_id*; None if it is not there."""
         return self._ends.get(round_id)
 
+    def find_place(self, round_id: str) -> int | None:
+        """Return the index of *round_id*; None if it is not there."""
+        end = self.find_end(round_id)
+        return None if end is None else end - 1
+
     @cached_property
     def _ends(self) -> dict[str, int]:
         return {_read_id(item, place): place + 1 for place, item in enumerate(self._rounds)}

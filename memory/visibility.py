@@ -113,6 +113,13 @@ class Rounds(Sequence[Round]):
         number = self.snapshot.find_number(round_id)
         return number - bisect_right(self._hidden, number) if number else None
 
+    def find_place(self, round_id: str) -> int | None:
+        """Return the index of *round_id*; None if it is not among these rounds. The round is not read."""
+        end = self.find_end(round_id)
+        if not end or self.get_number(end - 1) != self.snapshot.find_number(round_id):
+            return None
+        return end - 1
+
     @overload
     def anchor(self, compaction: CompactedMessage) -> CompactedMessage: ...
     @overload

@@ -121,8 +121,7 @@ def _make_trigger(max_tokens: int, ratio: float) -> Trigger:
             return Verdict(True)
         saved = 0
         for round_id, reductions in view.reductions.by_round.items():
-            end = view.rounds.find_end(round_id)
-            if end is not None and end > view.end:
+            if view.rounds.find_place(round_id) in view.places:
                 saved += sum(tokens for one in reductions if isinstance(tokens := one.extra.get(SAVED), int))
         before = view.tokens + saved
         return Verdict(before > max_tokens and view.tokens > ratio * before)

@@ -216,8 +216,8 @@ class _Head:
         query = view.newest_query
         ahead = [part for part in self.get_parts(query) if part.fixed] if 0 <= query < first else []
         for round_id in view.pinned:
-            place = (view.rounds.find_end(round_id) or 0) - 1
-            if view.end <= place < first and view.rounds[place].id == round_id:
+            place = view.rounds.find_place(round_id)
+            if place is not None and view.end <= place < first:
                 ahead += [part for part in self.get_parts(place) if part.pinned and not part.fixed]
         return sorted(ahead, key=lambda part: (part.round_.number, part.group.number))
 
@@ -592,10 +592,8 @@ def list_published(view: View, messages: Sequence[Message], report: Report) -> t
     contents = {str(message.get("content")) for message in messages} if omitted else set()
     token_cache, published = view.token_cache, list[ShortenedPart]()
     known, token_cache.published_reductions = token_cache.published_reductions, {}
-    places = {round_id: (view.rounds.find_end(round_id) or 0) - 1 for round_id in view.reductions.by_round}
-    for round_id, place in sorted(places.items(), key=lambda item: item[1]):
-        if place not in view.places:
-            continue
+    places = [(view.rounds.find_place(round_id), round_id) for round_id in view.reductions.by_round]
+    for place, round_id in sorted((place, one) for place, one in places if place is not None and place in view.places):
         moment, reductions = view.rounds.redactions, view.reductions.of(round_id)
         found = known.get(round_id)
         if found is None or found.moment != moment or found.reductions is not reductions:

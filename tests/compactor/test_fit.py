@@ -404,6 +404,20 @@ def test_published_reductions_of_all_kinds_are_shown_and_counted_once() -> None:
     assert prompt.report.tokens_before == prompt.tokens
 
 
+def test_no_reduction_of_a_failed_round_is_reported() -> None:
+    """Its text is not shown: neither as what it was, nor with the reference of the round before it."""
+    memory = agent_run(2)
+    memory.append(user("And?"))
+    memory.append({"role": "assistant", "content": LARGE})
+    reduce(memory, 1, posts_of(memory, 1)[:1], "offloaded", "[Rows; reload r2.p1]")
+    assert [one.ref for one in compose(memory, budget=AMPLE).report.reductions] == ["r2.p1"]
+
+    memory.finish_round(memory.conversation.rounds[1], "failed")
+
+    assert compose(memory, budget=AMPLE).report.reductions == ()
+    assert compose(Memory.from_state_dict(memory.state_dict()), budget=AMPLE).report.reductions == ()
+
+
 def test_what_was_published_makes_room_before_the_prompt_is_shortened() -> None:
     """A prompt that fits by its overlays is not cut as well."""
     memory = agent_run(20, tokens=100)

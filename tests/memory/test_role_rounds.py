@@ -162,7 +162,9 @@ def test_a_round_that_failed_behind_an_open_one_is_hidden_too() -> None:
     assert queries(rounds) == ["open elsewhere", "a", "c"]
     assert [rounds.find_end(name) for name in ("a", "b", "c", "none")] == [2, 2, 3, None]
     memory.finish_round("a", state="failed")
-    assert queries(memory.get_role_rounds("Planner")[0]) == ["open elsewhere", "c"]
+    rounds = memory.get_role_rounds("Planner")[0]
+    assert queries(rounds) == ["open elsewhere", "c"]
+    assert [rounds.find_place(name) for name in ("a", "b", "c", "none")] == [None, None, 1, None]
 
 
 def test_settled_counts_the_closed_rounds_before_the_first_open_one() -> None:

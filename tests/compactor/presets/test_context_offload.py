@@ -184,6 +184,19 @@ def test_auto_compresses_where_compaction_left_more_than_a_share(ratio: float, c
     assert len(of_kind(events, Published)) == compressed
 
 
+def test_what_was_saved_in_a_failed_round_counts_no_more() -> None:
+    """The prompt would not be over the limit with its texts, for it shows nothing of that round."""
+    memory = Memory("session")
+    for number in range(1, 7):
+        memory.append(user(f"Question {number}? {words(480)}"))
+        memory.append(answer(f"Answer {number}."))
+    asked_and_answered(memory, 7, size=1_500)
+    memory.append(user("And now?"))
+    assert of_kind(run(memory, compact_ratio_threshold=0.95), Reduced)
+    memory.finish_round(memory.conversation.rounds[6], "failed")
+    assert not any(event.is_due for event in of_kind(run(memory, compact_ratio_threshold=0.5), Evaluated))
+
+
 def test_a_share_that_is_left_behind_a_compaction_counts_no_more() -> None:
     """Once compressed, the rest has its own share; nothing is due again and again."""
     memory = busy(50, size=250)
