@@ -287,6 +287,7 @@ _FILE = compile_later(
 _SEPARATORS = compile_later(r"[-.#+&@~%/\\]+")
 _SLASHES = compile_later(r"[/\\]+")
 _RUN = compile_later(r"[^\W\d_]+|\d+")
+_NO_MARKS = {code: None for code in range(128) if not chr(code).isalnum()}
 _THREE_DIGITS = compile_later(r"\d{1,3}(?=(?:\d{3})*\Z)")
 _HASH = compile_later(r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}")
 # Scripts without spaces write a number right beside a word. An escaped line break (JSON inside JSON) ends in a letter.
@@ -420,7 +421,8 @@ class SearchableText(ValueObject):
     @cached_property
     def _joined(self) -> str:
         """The letters and digits of the text."""
-        return "".join(filter(str.isalnum, self._folded))
+        text = self._folded  # the first way takes a twentieth of the time
+        return text.translate(_NO_MARKS) if text.isascii() else "".join(filter(str.isalnum, text))
 
 
 # Comparable terms: the one measure of how much a summary keeps of another text.
