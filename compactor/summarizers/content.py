@@ -635,7 +635,8 @@ def names_nothing_new(said: Terms, source: Terms, previous: Terms, *, tokens: in
         return ()
     added = said.words - previous.words
     common = added & source.words
-    if tokens and len(names) >= max(_MIN_NAMES, tokens // _TOKENS_A_NAME) and len(common) <= min(1, len(added) // 3):
+    is_reworded = tokens and added and len(common) <= min(1, len(added) // 3)
+    if is_reworded and len(names) >= max(_MIN_NAMES, tokens // _TOKENS_A_NAME):
         return tuple(sorted(names))
     if len(new) < 20 or common or (said.all - previous.all) & source.all:
         return ()
