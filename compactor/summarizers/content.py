@@ -631,14 +631,15 @@ def names_nothing_new(said: Terms, source: Terms, previous: Terms, *, tokens: in
         return ()
     before = previous.identifiers | previous.numbers
     names, new = source.identifiers - before, (source.identifiers | source.numbers) - before
-    if (said.identifiers | said.numbers) & new:
+    shared = (said.all - previous.all) & source.all
+    if (said.identifiers | said.numbers) & new or any(not term.isalpha() and len(term) > 1 for term in shared):
         return ()
     added = said.words - previous.words
     common = added & source.words
     is_reworded = tokens and added and len(common) <= min(1, len(added) // 3)
     if is_reworded and len(names) >= max(_MIN_NAMES, tokens // _TOKENS_A_NAME):
         return tuple(sorted(names))
-    if len(new) < 20 or common or (said.all - previous.all) & source.all:
+    if len(new) < 20 or common or shared:
         return ()
     return tuple(sorted(new if is_same else names))
 
