@@ -156,7 +156,9 @@ def _read_items(text: str) -> Iterator[tuple[str, str]]:
     notes: list[tuple[str, list[str]]] = []
     section, fence, blanks = "", "", 0
     lines: list[str] = []  # of the current note; empty if none is open
-    for line in text.split("\n"):
+    read = text.split("\n")
+    is_short = Section.SAID_SHORT in read  # a short extract: each line is an item
+    for line in read:
         continues, said = bool(fence), line
         if fence:
             fence = "" if line.startswith(fence) else fence
@@ -173,7 +175,7 @@ def _read_items(text: str) -> Iterator[tuple[str, str]]:
         else:  # it continues a note, or begins a paragraph
             said = line.strip()
             fence = next((mark for mark in _FENCES if said.startswith(mark)), "")
-            continues = bool(lines) and not blanks
+            continues = bool(lines) and not (blanks or is_short)
             if not (continues or fence or any(map(str.isalnum, said))):  # a horizontal rule
                 continue
         if continues:

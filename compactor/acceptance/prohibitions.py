@@ -41,7 +41,7 @@ MAX_PROHIBITIONS, MAX_SENTENCE = 32, 400
 HEADING = Section.INSTRUCTIONS.value
 
 #: Headings that attribute the text below to the user.
-_ATTRIBUTING = {keep_letters(one): one for one in (Section.INSTRUCTIONS, Section.SAID, Section.NOW)}
+_ATTRIBUTING = {keep_letters(one): one for one in (Section.INSTRUCTIONS, Section.SAID, Section.SAID_SHORT, Section.NOW)}
 
 #: Code and quoted lines of another person's message: the user only shows them.
 _SHOWN = compile_later(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|^[ \t]*>[^\n]*", re.MULTILINE | re.DOTALL)

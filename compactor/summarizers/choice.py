@@ -18,7 +18,18 @@ from .answers import is_greeting, is_reply
 from .base import Summary, SummaryRequest
 from .content import CJK, read_content
 from .sentences import Section
-from .statements import END, GAP, NOTHING, USER_SAYS, Statement, as_facts, from_rounds, from_summary, without_old_plans
+from .statements import (
+    END,
+    GAP,
+    NOTHING,
+    USER_SAYS,
+    Statement,
+    as_facts,
+    from_rounds,
+    from_summary,
+    without_old_plans,
+    write_bare,
+)
 from .weights import Line, breathe, weigh
 
 #: Minimum tokens for a summary of few rounds: half of them would be scraps. Capped at what the rounds take.
@@ -34,8 +45,8 @@ _COST = 6
 #: Minimum gain of a line; below it, the line is left out even if there is room.
 _MIN_GAIN = 0.2
 
-#: With at most this many user messages, the first and newest get no heading of their own; nor with a smaller target,
-#: where the two headings would take the room of a message.
+#: With at most this many user messages, the first and newest get no heading of their own; nor with a smaller target:
+#: a short summary, where headings and bullets would take the room of messages.
 _FEW_MESSAGES, _SHORT_TARGET = 5, 400
 _ENDING = f"\n\n{END}"
 #: Short replacement for a heading that does not fit.
@@ -71,11 +82,12 @@ def choose(request: SummaryRequest, target: int, count: TokenCounter) -> Summary
     shown = "\n".join(acts)
     in_play = choose_files(actions, files, given, shown, int(share * _FILES_SHARE), count)
     new += chain.from_iterable(as_facts(one) for one in reduced if one.text.partition(ARROW)[0] not in shown)
-    lines = weigh([*earlier, *new], count)
+    short = target < _SHORT_TARGET
+    lines = weigh([*earlier, *new], count, short=short)
     done = {section: items for section, items in ((Section.DONE, acts), (Section.FILES, in_play)) if items}
     if not (lines or done):
         return Summary(_cut(NOTHING, target, count), extracted=True)
-    return Summary(_Draft(lines, done, count, short=target < _SHORT_TARGET).fit(budget), extracted=True)
+    return Summary(_Draft(lines, done, count, short=short).fit(budget), extracted=True)
 
 
 def _count_allowed_growth(request: SummaryRequest, count: TokenCounter) -> int:
@@ -116,6 +128,8 @@ class _Draft:
         self._lines, self._done, self._count, self._short = lines, done, count, short
         #: Costs of the headings of unused sections.
         self._headings = {section: count(f"{section}\n\n") for section in Section}
+        if short:
+            self._headings[Section.SAID] = self._headings[Section.SAID_SHORT]
         #: Terms in chosen lines; and these with those of actions, which do not cover the user's words: they say
         #: different things about a name.
         self._covered: set[str] = set()
@@ -235,10 +249,11 @@ class _Draft:
         sections: dict[Section, list[str]] = {section: [] for section in Section}
         statements = [self._lines[place].statement for place in sorted(places)]
         for section, item in _group_items(statements, short=self._short):
-            sections[section].append(f"- {item}")
+            sections[section].append(item)
         for section, items in self._done.items():
-            sections[section] += (f"- {item}" for item in items)
-        return "\n\n".join("\n".join([section, *items]) for section, items in sections.items() if items)
+            sections[section] += items
+        write = write_bare if sections[Section.SAID_SHORT] else "- {}".format
+        return "\n\n".join("\n".join([section, *map(write, items)]) for section, items in sections.items() if items)
 
 
 def _group_items(statements: Sequence[Statement], *, short: bool) -> Iterator[tuple[Section, str]]:
@@ -261,7 +276,7 @@ def _group_items(statements: Sequence[Statement], *, short: bool) -> Iterator[tu
         elif many and of[0].round == newest:
             yield Section.NOW, USER_SAYS + _join_message(of)
         else:
-            yield Section.SAID, _join_message(of)
+            yield Section.SAID_SHORT if short else Section.SAID, _join_message(of)
     for statement in statements:
         if not statement.in_message:
             now = many and statement.spoken and newest and statement.round == newest

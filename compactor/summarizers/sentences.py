@@ -53,6 +53,8 @@ class Section(StrEnum):
     INSTRUCTIONS = "Instructions from the user:"
     #: One item per message, oldest first; ``GAP`` marks omitted words.
     SAID = "What the user said:"
+    #: The same in a short summary, whose items have no bullets.
+    SAID_SHORT = "User said:"
     #: Statements of a summary that this module did not write.
     EARLIER = "From an earlier summary:"
     FACTS = "Facts and results:"

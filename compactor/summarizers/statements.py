@@ -27,6 +27,7 @@ from .sentences import (
     MAX_WORD,
     MESSAGE_ENDS,
     Section,
+    is_heading,
     split_clauses,
     split_line,
     split_lines,
@@ -125,21 +126,33 @@ def from_summary(summary: str) -> Iterator[Statement]:
     """Yield the statements of an earlier summary: this module's own items unchanged, other text by sentences."""
     section = Section.EARLIER
     lines = summary.strip().split("\n")
+    is_short = Section.SAID_SHORT in lines
     for number, line in enumerate(map(str.strip, lines)):
         source = number - len(lines)
-        heading = _HEADINGS.get(line.lstrip("# ").removesuffix(":"))
-        if heading is not None and (heading is not Section.GOAL or line == heading):  # "## Goal" is a model's heading
+        heading = _find_heading(line)
+        if heading is not None:
             section = heading
         elif not line or line.startswith("#"):  # text without a heading of ours has another author
             section = Section.EARLIER
         elif line in {NOTHING, END}:
             continue
-        elif section is not Section.EARLIER and (item := _ITEM_MARK.match(line)):
-            yield from _read_item(line[item.end() :], section, source)
+        elif section is not Section.EARLIER and ((item := _ITEM_MARK.match(line)) or is_short):
+            yield from _read_item(line[item.end() if item else 0 :], section, source)
         elif not (line.endswith(":") and len(line) < 60):
             # Below a heading of ours too, a line without a bullet has another author.
             for sentence in split_sentences(strip_list_mark(line), _SENTENCE):
                 yield Statement(sentence, Section.EARLIER, _EARLIER, 0, source)
+
+
+def write_bare(item: str) -> str:
+    """Return *item* as a line without a bullet; with one if it would read as something else."""
+    marked = _ITEM_MARK.match(item) or is_heading(item) or _find_heading(item) or item.startswith("#")
+    return f"- {item}" if marked or item in {NOTHING, END} else item
+
+
+def _find_heading(line: str) -> Section | None:
+    heading = _HEADINGS.get(line.lstrip("# ").removesuffix(":"))
+    return heading if heading is not Section.GOAL or line == heading else None  # "## Goal" is a model's heading
 
 
 def _read_item(item: str, section: Section, source: int) -> Iterator[Statement]:
@@ -147,6 +160,8 @@ def _read_item(item: str, section: Section, source: int) -> Iterator[Statement]:
         # The newest round is now an older one; the labels name the speakers.
         section = Section.SAID if item.startswith(USER_SAYS) else Section.FACTS
         item = item.removeprefix(USER_SAYS)
+    elif section is Section.SAID_SHORT:
+        section = Section.SAID
     if section not in {Section.GOAL, Section.SAID}:
         yield Statement(item, section, _OF_SECTION[section], 0, source)
         return

@@ -82,8 +82,8 @@ def breathe(items: Iterable[Item]) -> Iterator[Item]:
         yield item
 
 
-def weigh(all_of_them: Sequence[Statement], count: TokenCounter) -> list[Line]:
-    """Return the current statements as lines, weighed against the whole conversation."""
+def weigh(all_of_them: Sequence[Statement], count: TokenCounter, *, short: bool) -> list[Line]:
+    """Return the current statements as lines of a *short* or long summary, weighed against the whole conversation."""
     said_in = {text: read_content(text) for text in breathe(dict.fromkeys(one.text for one in all_of_them))}
     strength = cache(rate_instruction)
     statements = _drop_repeated_wishes(_drop_superseded(_drop_repeated(all_of_them)), said_in, strength)
@@ -103,7 +103,7 @@ def weigh(all_of_them: Sequence[Statement], count: TokenCounter) -> list[Line]:
     sizes = Counter(statement.source for statement in statements if statement.in_message)
     lines = []
     for statement, said in breathe(zip(statements, contents, strict=True)):
-        cost = count(f"- {statement.text}\n")
+        cost = count(f"{statement.text}\n" if short else f"- {statement.text}\n")
         weight = statement.weight
         if statement.section is Section.INSTRUCTIONS:
             weight *= _RULE * max(0.6, strength(statement.text))

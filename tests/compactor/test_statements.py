@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from compactor import ExtractiveSummarizer, SummaryRequest
 from compactor.summarizers.sentences import _END, split_sentences
-from compactor.summarizers.statements import Section, Statement, from_rounds, from_summary, without_padding
-from memory import USER, Attachment, Post, Round, ToolCall
+from compactor.summarizers.statements import NOTHING, Section, Statement, from_rounds, from_summary, without_padding
+from memory import USER, Attachment, CompactedMessage, Post, Round, ToolCall
+from memory.rounds import copy_with
 
 
 def said(*messages: str) -> list[Statement]:
@@ -237,7 +238,7 @@ def test_names_are_short_labels_on_one_line(name: str) -> None:
 
 def test_items_keep_their_section_and_their_text() -> None:
     """In whatever section, but that what was newest is not any more."""
-    others = [one for one in Section if one not in {Section.GOAL, Section.SAID, Section.EARLIER, Section.NOW}]
+    others = [Section.INSTRUCTIONS, Section.FACTS, Section.DONE, Section.FILES, Section.OPEN]
     found = list(from_summary("\n\n".join(f"{section}\n- First of all. The second: 5\n- b" for section in others)))
     assert texts(found) == ["First of all. The second: 5", "b"] * len(others)
     assert [statement.section for statement in found[::2]] == others
@@ -282,6 +283,53 @@ def test_text_of_another_summarizer_is_kept_by_sentences() -> None:
 
 def test_an_own_section_of_foreign_bullets_comes_back_as_it_was() -> None:
     assert list(from_summary(f"{Section.EARLIER}\n- He likes tea.")) == list(from_summary("He likes tea."))
+
+
+#: A summary of each form, with the same statements. The first is how short ones were once stored, too.
+WITH_BULLETS, WITHOUT = (
+    f"{Section.INSTRUCTIONS}\n{mark}Never call.\n\n{heading}\n{mark}Book it. … with a seat.\n- {Section.GOAL}\n\n"
+    f'{Section.FACTS}\n{mark}Planner: "Done."\n{mark}seats: 3'
+    for heading, mark in ((Section.SAID, "- "), (Section.SAID_SHORT, ""))
+)
+
+
+def test_a_short_summary_reads_without_bullets_as_others_with_them() -> None:
+    """A heading of ours that somebody said has one."""
+    found = [[copy_with(one, source=0) for one in from_summary(text)] for text in (WITH_BULLETS, WITHOUT)]
+    assert list(map(repr, found[0])) == list(map(repr, found[1]))
+    assert [one.text for one in found[1] if one.of_user] == ["Never call.", "Book it.", "with a seat.", Section.GOAL]
+
+
+@pytest.mark.parametrize("before", [WITH_BULLETS, WITHOUT])
+def test_the_next_short_summary_has_no_bullets_whichever_the_one_before_has(before: str) -> None:
+    request = SummaryRequest(
+        previous=CompactedMessage(start_index=1, end_index=1, summary=before),
+        rounds=[Round(user_query="Take the train of the 7th of May instead of the bus.", state="finished")],
+        target_tokens=200,
+    )
+    assert ExtractiveSummarizer()(request).text == WITHOUT.replace(
+        f"{Section.GOAL}\n", f"{Section.GOAL}\nTake the train of the 7th of May instead of the bus.\n"
+    )
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from([*Section, NOTHING, "- ", "1. ", "#", "…", "Tom", " asks 7", ". "])).map("".join),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_short_summary_reads_as_if_each_item_had_its_bullet(messages: list[str]) -> None:
+    """Also where somebody said what looks like a heading, an item or the end of a summary."""
+    rounds = [Round(user_query=message, state="finished") for message in [*messages, "Tom lives in Oslo. " * 9]]
+    short = ExtractiveSummarizer()(SummaryRequest(rounds=rounds, target_tokens=200)).text
+    marked = re.sub(rf"^(?!- |$|(?:{'|'.join(Section)})$)", "- ", short, flags=re.MULTILINE)
+    read = [
+        [(one.text, one.section, one.index) for one in from_summary(text)]
+        for text in (short, marked.replace(f"{Section.SAID_SHORT}\n", f"{Section.SAID}\n", 1))
+    ]
+    assert read[0] == read[1] != []
+    assert {section for _, section, _ in read[0]} <= {Section.SAID, Section.INSTRUCTIONS}
 
 
 def test_a_line_that_is_no_bullet_gets_no_section_of_ours() -> None:
