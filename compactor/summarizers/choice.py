@@ -17,6 +17,7 @@ from .actions import ARROW, Action, answer_open, choose_files, choose_lines, fin
 from .answers import is_greeting, is_reply
 from .base import Summary, SummaryRequest
 from .content import CJK, read_content
+from .cues import is_prohibition
 from .sentences import Section
 from .statements import (
     END,
@@ -144,7 +145,10 @@ class _Draft:
         """Return the summary of *done* and the best lines, at most *budget* tokens counted as one text."""
         left = budget - self._count(self._render(())) if self._done else budget
         for_rules = budget * 2 // 5 if self._done else budget // 3
-        rules = (place for place, line in enumerate(self._lines) if line.statement.is_rule)
+        rules = [place for place, line in enumerate(self._lines) if line.statement.is_rule]
+        # The compactor puts lost prohibitions back, within as much room, and then asks for a shorter summary.
+        prohibitions = (place for place in rules if is_prohibition(self._lines[place].statement.text))
+        self._choose(prohibitions, min(budget // 2, left), left)
         self._choose(rules, min(for_rules, left), left)
         # Limit talk first, so that results get a place; then give talk the room that results did not use.
         for for_talk in (left - self._reserve_for_results(left), left):

@@ -448,6 +448,15 @@ def test_the_offline_summarizers_goal_is_the_users() -> None:
     assert goal == ["Book a flight to Oslo in May."]
 
 
+def test_an_extract_has_the_prohibitions_that_would_be_put_back() -> None:
+    """In up to half of it; otherwise it would be made once more, shorter."""
+    forbidden = [f"Never book a {name} for the journey to Oslo." for name in ("ferry", "night train", "hired car")]
+    talk = [f"Hotel {number} has a room with a view of the fjord." for number in range(10, 30)]
+    made = ExtractiveSummarizer()(SummaryRequest(rounds=rounds(*forbidden, *talk), target_tokens=80))
+    assert find_lost(forbidden, (made.text,)) == ()
+    assert "Hotel" in made.text
+
+
 def test_lost_sentences_join_those_that_stand_there() -> None:
     """One section, in its place."""
     text = f"Goal: x.\n\n{HEADING}\n- Never pay.\n\nDone: y."
