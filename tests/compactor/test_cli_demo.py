@@ -245,11 +245,14 @@ def test_on_a_terminal_it_redraws_a_screen_of_its_own_and_leaves_the_last_pictur
     moving, _, last = out.partition("\x1b[?1049l")
     assert moving.startswith("\x1b[?1049h")
     for picture, parts in (
-        (moving, ("round 1 of 21", "User: Hello. I plan purchasing", "round 21 of 21")),
+        (moving, ("round 1 of 21", "User: Hello. I plan purchasing")),
         (last, ("From when to when was store 17 closed?", "answers: 2023-06-05 to 2023-09-10", "tokens of")),
     ):
         plain = without_controls(picture)
         assert all(part in plain for part in parts)
+    drawn = re.findall(r"round (\d+) of 21", without_controls(moving))  # a slow machine leaves rounds out
+    assert len(set(drawn)) > 1
+    assert sorted(drawn, key=int) == drawn
     assert re.search(r"summary 1-\d+: \d+ new, \d+ kept", without_controls(last))
 
 
