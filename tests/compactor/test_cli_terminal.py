@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from unittest.mock import patch
 
 import pytest
 from command_line import TERMINAL, Stream
@@ -60,11 +59,12 @@ def test_what_is_saved_of_nothing_is_nothing() -> None:
     assert (render_percent(25, 100), render_percent(0, 0)) == ("75%", "-")
 
 
-def test_whatever_is_printed_on_a_screen_is_printed_as_text() -> None:
+def test_whatever_is_printed_on_a_screen_is_printed_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """In tables and panels, too, and styles are still there: no command has to think of it."""
     out = Stream(terminal=True)
-    with patch.dict("os.environ", TERMINAL):
-        console = make_console(out)
+    for name, value in TERMINAL.items():
+        monkeypatch.setenv(name, value)
+    console = make_console(out)
     table = Table("name")
     table.add_row("a\x1b]0;b\x9bc\u202ed")
     console.print("e\x1b[2Jf", table, Text("g\x90h"), style="bold")

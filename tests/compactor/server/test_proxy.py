@@ -482,8 +482,8 @@ def test_bodies_over_the_limit_are_forwarded_unread(path: str, has_length: bool)
     with (
         ModelServer("") as model,
         RawServer() as raw,
-        proxy(model, upstreams={"openai": f"{raw.url}/v1"}, max_body=20_000, budget=500) as (url, state),
         structlog.testing.capture_logs() as logs,
+        proxy(model, upstreams={"openai": f"{raw.url}/v1"}, max_body=20_000, budget=500) as (url, state),
     ):
         answer = CLIENT.post(f"{url}/v1/{path}", content=body if has_length else pieces, headers=AUTH)
         assert (answer.status_code, answer.json()) == (200, {})
@@ -516,7 +516,7 @@ def test_a_length_beside_an_encoding_is_not_forwarded() -> None:
 
 @pytest.mark.parametrize("path", ["files", "chat/completions"])
 def test_a_client_that_leaves_within_its_body_leaves_nothing_behind(path: str) -> None:
-    with ModelServer("") as model, proxy(model) as (url, _), structlog.testing.capture_logs() as logs:
+    with ModelServer("") as model, structlog.testing.capture_logs() as logs, proxy(model) as (url, _):
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
             client.sendall(f"POST /v1/{path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 99\r\n\r\n{{".encode())
         assert CLIENT.post(f"{url}/v1/{path}", json=ONE_TURN, headers=AUTH).status_code == 200

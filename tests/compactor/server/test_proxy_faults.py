@@ -131,8 +131,12 @@ def test_an_answer_that_breaks_off_is_logged_once_without_its_words(
 ) -> None:
     """By the proxy, which knows why, and not as a fault of its own by the server around it."""
     answer = {"stream": chunks(b"data: secret\n\n"), "body": drop_midway()}[kind]
-    with ModelServer("") as model, proxy(model) as (url, _), structlog.testing.capture_logs() as logs:
-        logging.getLogger("uvicorn.error").setLevel("INFO")
+    with (
+        ModelServer("") as model,
+        structlog.testing.capture_logs() as logs,  # no server runs when it begins and ends: it is all threads'
+        proxy(model) as (url, _),
+        caplog.at_level(logging.INFO, "uvicorn.error"),
+    ):
         model.always(answer)
         assert observe(f"{url}/v1")[0] == 200
     told = [one for one in logs if one["event"] == "proxy.answer_broke_off"]
@@ -205,8 +209,8 @@ def test_a_store_that_fails_or_hangs_changes_no_request(monkeypatch: pytest.Monk
     body = json.dumps({"model": "gpt-4o", "messages": make_history(9)}).encode()
     with (
         ModelServer("") as model,
-        proxy(model, store, budget=600) as (url, _),
         structlog.testing.capture_logs() as logs,
+        proxy(model, store, budget=600) as (url, _),
     ):
         for how, seconds in ((fail, 60.0), (gate.wait, 0.2)):
             monkeypatch.setattr("compactor.server.proxy.FIT_SECONDS", seconds)
