@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from fenced import ROOT
+from quiet import QUIET
 
 PACKAGES = ("compactor", "memory", "prompts")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -53,7 +54,7 @@ class Installed:
         done = subprocess.run(
             list(map(str, words)),
             cwd=folder,
-            env=environment | {"PYTHONUTF8": "1"} | variables,
+            env=environment | QUIET | {"PYTHONUTF8": "1"} | variables,
             check=False,
             capture_output=True,
             encoding="utf-8",

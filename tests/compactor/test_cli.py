@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import dialogue, refusal, run, write_lines
+from quiet import QUIET
 
 from compactor import ContextError
 
@@ -27,7 +28,7 @@ def start(*words: object, **more: Any) -> subprocess.Popen[bytes]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OPENAI_")}
     return subprocess.Popen(
         [sys.executable, "-m", "compactor", *map(str, words)],
-        env=environment | {"PYTHONPATH": str(ROOT)} | more,
+        env=environment | QUIET | {"PYTHONPATH": str(ROOT)} | more,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

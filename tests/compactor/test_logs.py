@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
 from datetime import datetime
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from quiet import QUIET
 from structlog.testing import capture_logs
 
 from compactor import (
@@ -195,7 +197,8 @@ def test_nothing_is_printed_unless_it_is_asked_for(
 def test_importing_prints_nothing() -> None:
     """Nor does it set logging up."""
     code = "import compactor, logging; assert not logging.getLogger().handlers"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | QUIET, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

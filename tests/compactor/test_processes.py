@@ -41,11 +41,9 @@ compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, hanging, on_event=he
 def run(code: str, *, before_import: str = "") -> list[str]:
     """Run *code* in a process of its own that must end well, soon and in silence; return what it printed."""
     source = SCENE.format(before_import=textwrap.dedent(before_import)) + textwrap.dedent(code)
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent), str(ROOT / "tests")]),
-        # From 3.12 on Python warns of every fork of a process that has threads.
-        "PYTHONWARNINGS": "error,ignore:This process:DeprecationWarning",
-    }
+    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent), str(ROOT / "tests")])
+    # Nothing is left open either: no client of a dependency's is in these processes.
+    environment = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore,error::ResourceWarning"}
     command = [sys.executable, "-c", source]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, check=False)
     assert done.stderr == ""

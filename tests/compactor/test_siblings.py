@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from quiet import QUIET
 
 import compactor
 from compactor import ShadowedModule
@@ -30,7 +31,7 @@ def host(folder: Path, name: str, *, package: bool) -> Path:
 def run(*command: str, cwd: Path, path: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return subprocess.run(
-        command, cwd=cwd, env=environment | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+        command, cwd=cwd, env=environment | QUIET | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
     )
 
 

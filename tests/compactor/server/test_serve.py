@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from command_line import refusal, run
 from fenced import blocks
+from quiet import QUIET
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'context-compactor[server]'")
 
@@ -216,7 +217,7 @@ def test_the_command_serves_and_ends() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COMPACTOR_")}
     command = [sys.executable, "-m", "compactor", "serve", "--demo", "--port", "0"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment | QUIET, text=True
     ) as process:
         try:
             assert process.stdout is not None
