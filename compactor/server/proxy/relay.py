@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
@@ -28,6 +29,8 @@ _PAGE = frozenset((b"set-cookie", b"content-security-policy"))
 
 #: The endpoint closed the connection, or sent something else than HTTP.
 _BROKEN = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
+#: What the last event of a stream has in it, and the maximum bytes of that. Anywhere else, it delays a byte a little.
+_END, MAX_END = re.compile(rb"\[DONE\]|message_stop|response\.(?:completed|incomplete|failed)"), 20
 
 
 class Relay:
@@ -111,8 +114,8 @@ class RelayedResponse(Response):
 
     A broken connection to the endpoint breaks the client's; before the answer has begun, only a server with the
     extension ``compactor.close`` can do that, others answer 502. A client that disconnects cancels the call. The last
-    byte, or the end of a stream, waits until the *log* is written, so the next request finds everything in the log. The
-    client is watched once *is_read* is set.
+    byte, and that of a stream's last event, after which clients read no further, waits until the *log* is written, so
+    the next request finds everything in the log. The client is watched once *is_read* is set.
     """
 
     def __init__(
@@ -161,13 +164,17 @@ class RelayedResponse(Response):
             # Content-Length is ignored beside Transfer-Encoding (RFC 9112, 6.3), which is set anew here.
             wrong = {b"content-length"} if "transfer-encoding" in answer.headers else set[bytes]()
             headers = drop_headers(answer.headers.raw, _PAGE | wrong)
-            left, last = int(dict(headers).get(b"content-length", b"-1")), b""
+            left, tail = int(dict(headers).get(b"content-length", b"-1")), b""
             await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
             async for chunk in answer.aiter_raw():
                 left -= len(chunk)
-                end = -1 if left == 0 and self._log is not None else len(chunk)  # see the class
-                await send({"type": "http.response.body", "body": chunk[:end], "more_body": True})
-                last = chunk[end:]
+                end, tail = tail + chunk, chunk[-MAX_END:]
+                if self._log is None or (left and not _END.search(end)):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                else:  # see the class
+                    await send({"type": "http.response.body", "body": chunk[:-1], "more_body": True})
+                    await self._log.wait()
+                    await send({"type": "http.response.body", "body": chunk[-1:], "more_body": True})
                 if self._log is not None:
                     self._log.start()
         except (httpx.HTTPError, httpx.StreamError) as error:
@@ -179,7 +186,7 @@ class RelayedResponse(Response):
             await answer.aclose()
         if self._log is not None:
             await self._log.wait()
-        await send({"type": "http.response.body", "body": last, "more_body": False})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _close(self, scope: Scope) -> None:
         """Close the client's connection, as the endpoint did. Returns only if the server cannot do that."""
