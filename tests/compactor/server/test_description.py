@@ -72,6 +72,7 @@ def _try(operation: Any, client: Any, examples: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_schemathesis_finds_nothing(schema: Any) -> None:
     check(schema, 15)
 

@@ -567,6 +567,7 @@ def check_long_session(page: Any) -> None:
         open_tab(page, name)
 
 
+@pytest.mark.timeout(300)
 def test_a_file_of_ten_thousand_rounds_opens_at_once(browser: Any, tmp_path: Path, long_session: InMemoryStore) -> None:
     """``show --html`` works without a server."""
     file = tmp_path / "long.html"
@@ -579,6 +580,7 @@ def test_a_file_of_ten_thousand_rounds_opens_at_once(browser: Any, tmp_path: Pat
         check_long_session(page)
 
 
+@pytest.mark.timeout(300)
 def test_a_server_shows_ten_thousand_rounds_at_once(browser: Any, long_session: InMemoryStore) -> None:
     with serve(long_session, enabled=False) as address, watch(browser) as page:
         page.goto(f"{address}/#/long")

@@ -449,6 +449,8 @@ class RawServer:
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        with suppress(OSError):  # not everywhere can that be done to one that listens
+            self._socket.shutdown(socket.SHUT_RDWR)  # else its thread would wait on, at an open port
         self._socket.close()
 
 

@@ -21,6 +21,7 @@ pytest.importorskip("celery", reason="the extra `celery` is not installed")
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
 from celery.exceptions import Retry
+from celery.signals import setup_logging
 from celery.worker.consumer import Tasks
 
 from compactor.workers import Dispatcher, Outcome
@@ -34,6 +35,18 @@ pytestmark = [
     pytest.mark.slow(measured=True),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_logging() -> Iterator[None]:
+    """Else a worker would take the process's logging for itself, and no later test would hear a warning."""
+
+    def leave(**_given: Any) -> None:
+        """Celery sets logging up unless somebody else does."""
+
+    setup_logging.connect(leave)
+    yield
+    setup_logging.disconnect(leave)
 
 
 class OnBroker(DispatcherContract):
