@@ -220,13 +220,14 @@ def run(app: Any, settings: ServerSettings, on_start: Callable[[], object] = lam
         lifespan="on",
     )
     listener = _bind(settings)
-    before = sys.getswitchinterval()
+    before, frozen = sys.getswitchinterval(), gc.get_freeze_count()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         Server(config).run(sockets=[listener])
     finally:
         sys.setswitchinterval(before)
-        gc.unfreeze()
+        if not frozen:  # else whoever calls this froze something, too
+            gc.unfreeze()
 
 
 def make_protocol() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -209,6 +210,18 @@ def test_only_a_reverse_proxy_says_whose_request_it_is(proxied: bool, monkeypatc
     settings = ServerSettings(store="memory://", port=0, proxied=proxied)
     serve.run(create_app(settings), settings)
     assert made == [proxied]
+
+
+def test_what_the_process_keeps_from_the_garbage_collector_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvicorn.Server, "run", lambda _self, sockets: sockets[0].close())
+    settings, before = ServerSettings(store="memory://", port=0), gc.get_freeze_count()
+    gc.freeze()
+    try:
+        serve.run(create_app(settings), settings)
+        assert gc.get_freeze_count() > 0
+    finally:
+        if not before:
+            gc.unfreeze()
 
 
 @pytest.mark.slow
