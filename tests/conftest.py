@@ -21,7 +21,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from lines import Line
 
-ROOT = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
 DATA = ROOT.parent / "shared" / "data" / "airline.jsonl"
 
 # No deadlines: how long an example takes, or its making, says more of the machine than of the code. In CI the examples
@@ -49,6 +50,11 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """First what takes longest, such as an installation: else one process would be at it when the others have ended."""
+    items.sort(key=lambda item: item.path.parent != TESTS)
 
 
 @pytest.hookimpl(wrapper=True)
