@@ -14,7 +14,7 @@ from benchmarks.crashes import Crashes
 from benchmarks.sessions import found_in, write_round
 from memory import CompactedMessage, Entry, InMemoryStore, Memory
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(100)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def survived(crashes: Crashes, kills: int) -> None:

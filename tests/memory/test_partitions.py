@@ -195,7 +195,7 @@ class Writer(threading.Thread):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(300)
 def test_writers_go_on_while_the_tables_are_partitioned(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither loses anything, sees anything twice, or gets an error; what they erase does not come back."""
     monkeypatch.setattr(partitions, "BATCH", 20)
@@ -241,7 +241,7 @@ MIGRATE = """
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(300)
 def test_a_migration_that_is_killed_goes_on_where_it_was(postgres_url: str) -> None:
     """It may be killed after any batch, with writes in between."""
     make_plain(postgres_url, *(f"s{number}" for number in range(5)))

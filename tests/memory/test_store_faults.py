@@ -262,7 +262,7 @@ def as_somebody(script: str) -> None:
             check=False,
             capture_output=True,
             text=True,
-            timeout=SOON,
+            timeout=60,
         )
         folder.chmod(0o755)
         assert done.returncode == 0, done.stderr
