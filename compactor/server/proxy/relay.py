@@ -168,7 +168,8 @@ class RelayedResponse(Response):
             await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
             async for chunk in answer.aiter_raw():
                 left -= len(chunk)
-                end, tail = tail + chunk, chunk[-MAX_END:]
+                end = tail + chunk
+                tail = end[-MAX_END:]
                 if self._log is None or (left and not _END.search(end)):
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 else:  # see the class
