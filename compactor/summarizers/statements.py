@@ -28,6 +28,7 @@ from .sentences import (
     MESSAGE_ENDS,
     Section,
     is_heading,
+    keep_letters,
     split_clauses,
     split_line,
     split_lines,
@@ -108,9 +109,14 @@ _MIN_REST = 12
 _ITEM_MARK = compile_later(r"(?:-|\d+\.) ")
 #: Headings without the colon, because notes format them differently.
 _HEADINGS = {section.removesuffix(":"): section for section in Section}
+#: A reader takes a line with a heading's letters for that heading, however it is written.
+_HEADING_LETTERS = frozenset(map(keep_letters, Section))
 #: Beginnings of a summary's own lines; a tool's result must not pass for one of them.
 _OWN_WORDS = tuple(words.strip().casefold() for words in (*Section, USER_SAYS))
+#: They still pass for one with these marks.
+_MARKS = str.maketrans("：", ":", "*_#>`")
 _FENCE = "```"
+_FENCES = (_FENCE, "~~~")
 #: Three words in a row in a code block are a message or a comment.
 _WORDED = compile_later(r"(?:[^\W\d_]{2,30} ){2}[^\W\d_]{2}")
 #: Headings are dropped: alone they say nothing.
@@ -146,8 +152,9 @@ def from_summary(summary: str) -> Iterator[Statement]:
 
 def write_bare(item: str) -> str:
     """Return *item* as a line without a bullet; with one if it would read as something else."""
-    marked = _ITEM_MARK.match(item) or is_heading(item) or _find_heading(item) or item.startswith("#")
-    return f"- {item}" if marked or item in {NOTHING, END} else item
+    listed = _ITEM_MARK.match(item) or LIST_MARK.match(item)
+    heads = item.startswith("#") or is_heading(item) or keep_letters(item) in _HEADING_LETTERS
+    return f"- {item}" if listed or heads or item.startswith(_FENCES) or item in {NOTHING, END} else item
 
 
 def _find_heading(line: str) -> Section | None:
@@ -400,7 +407,8 @@ def _list_result_lines(text: str, label: str) -> Iterator[str]:
     name, _, brief = label.partition("(")
     for prose, fields in find_structures(text):
         for line in split_sentences(prose, _LINE, listed=False):
-            alone = " " in line and _PLAIN_WORD.search(line) and not line.casefold().startswith(_OWN_WORDS)
+            is_own = line.translate(_MARKS).strip().casefold().startswith(_OWN_WORDS)
+            alone = " " in line and _PLAIN_WORD.search(line) and not is_own
             yield line if alone and rate_instruction(line) < 1 else f"{label} → {line}"
         for field in fields:
             for line in split_sentences(field, _LINE):
