@@ -377,16 +377,18 @@ def _has_long_stretch(runs: Sequence[int], wanted: set[int], posts: Sequence[int
     return stretch / length > 0.6 and (posts_of_stretch >= 4 or stretch > 200)
 
 
-# Tags of the request. Ours have these attributes, perhaps after a sender, or stand alone in a line with a sender; the
-# transcript escapes such tags in the text of a conversation.
-_POST_NAMES = "message|attachment|tool_call|tool_result|summary"
+# Tags of the request with a round's number, or with these attributes, perhaps after a sender; the transcript escapes
+# such tags in the text of a conversation.
 _HEAD = compile_later(
-    rf'[<‹](?:round \d+[ >›]|(?:{_POST_NAMES}) (?:[\w.-]{{1,80}} )?(?:from|id|name|type|to|at)=")'
-    rf"|^[ \t]{{0,20}}[<‹](?:{_POST_NAMES}) [\w.-]{{1,80}}[>›][ \t]{{0,20}}$",
-    re.IGNORECASE | re.MULTILINE,
+    r"[<‹](?:round \d+[ >›]"
+    r'|(?:message|attachment|tool_call|tool_result|summary) (?:[\w.-]{1,320} )?(?:from|id|name|type|to|at)=")',
+    re.IGNORECASE,
 )
-#: Other texts use tags without attributes too. These match at the start of a line and close there or later.
-_OPENING = compile_later(rf"^[ \t]{{0,20}}[<‹]({_NAMES})[>›](?P<alone>[ \t]{{0,20}}$)?", re.IGNORECASE | re.MULTILINE)
+#: Tags without attributes, which other texts use too, or with a sender alone. These match at the start of a line and
+#: close there or later.
+_OPENING = compile_later(
+    rf"^[ \t]{{0,20}}[<‹]({_NAMES})(?: [\w.-]{{1,320}})?[>›](?P<alone>[ \t]{{0,20}}$)?", re.IGNORECASE | re.MULTILINE
+)
 _CLOSING = compile_later(rf"[<‹]/({_NAMES})[>›]", re.IGNORECASE)
 _CLOSING_LINE = compile_later(rf"^[ \t]{{0,20}}[<‹]/(?:{_NAMES})[>›][ \t]{{0,20}}$", re.IGNORECASE | re.MULTILINE)
 _CODE = compile_later(r"(?<!\A)^[ \t]{0,3}(```|~~~).*?(?:^[ \t]{0,3}\1|\Z)|`[^`\n]{1,300}`", re.MULTILINE | re.DOTALL)
