@@ -537,6 +537,8 @@ _MIN_COMMON_TERMS = 5
 #: New identifiers of a long piece of conversation of which a summary must tell something: at least so many, and one in
 #: so many tokens. Small talk has numbers, but no identifiers.
 _MIN_NAMES, _TOKENS_A_NAME = 3, 350
+#: With fewer new words, the rounds repeat what the previous summary tells, and so does an honest summary of them.
+_MIN_NEW_WORDS = 20
 #: Maximum characters of a short summary; and of how many identifiers and numbers on one that tells none of them says
 #: nothing, unless it quotes its sources or consists mostly of their words. For a longer one, a single word of theirs is
 #: a quote. So a refusal in any language is no summary, and neither are random letters.
@@ -628,6 +630,8 @@ def names_nothing_new(said: Terms, source: Terms, previous: Terms, *, tokens: in
     if len(said.find_words(source) - previous.words) > (1 if tokens else 0):
         return ()
     if not (is_same or said.is_in_the_language_of(source)):
+        return ()
+    if not is_same and len(source.words - previous.words) < _MIN_NEW_WORDS:
         return ()
     before = previous.identifiers | previous.numbers
     names, new = source.identifiers - before, (source.identifiers | source.numbers) - before

@@ -321,6 +321,38 @@ SMALL_TALK = [
 ]
 
 
+def test_rounds_that_repeat_what_is_known_may_be_told_in_known_words() -> None:
+    """They name ids, but hardly a new word that a summary could share with them."""
+    first = "Every hour the queue of the payment service is checked: it was healthy. Never purge the queue."
+    again = "The queue of the payment service is checked every hour and stayed healthy throughout. Never purge it."
+
+    def poll(start: int, end: int) -> list[dict[str, Any]]:
+        messages = (
+            [user("Check the queue of the payment service every hour, and never purge it.")] if start == 0 else []
+        )
+        for at in range(start, end):
+            state = result(f"c{at}", f'{{"job": "job-{7_000 + 13 * at}", "state": "healthy"}}')
+            messages += [
+                user("Check the queue of the payment service."),
+                calls(f"c{at}"),
+                state,
+                answer("It is healthy."),
+            ]
+        return messages
+
+    memory = Memory.from_messages(poll(0, 12))
+    compactor, executor, _ = compactor_of(
+        memory, ScriptedSummarizer(default=lambda request: again if request.previous else first)
+    )
+    for message in poll(12, 60):
+        memory.append(message)
+    executor.run_all()
+    assert checks_of(compactor) == []
+    compaction = compactor.get_compaction()
+    assert compaction is not None
+    assert compaction.summary.startswith(again)
+
+
 @pytest.mark.parametrize(
     ("new", "more", "is_shown"),
     [
