@@ -22,6 +22,7 @@ from ..summarizers.base import Summary
 from ..summarizers.content import Terms, find_identifiers
 from ..summarizers.cues import is_prohibition, may_prohibit
 from ..summarizers.sentences import (
+    LIST_MARK,
     LONG_MESSAGE,
     MAX_HEADING,
     MESSAGE_ENDS,
@@ -145,10 +146,11 @@ def _split_at_instructions(text: str) -> tuple[list[str], list[str], list[str]]:
     """Return the lines of *text* before the user's instructions, the instructions, and the lines after them.
 
     With several such sections, the first counts. It ends at an empty line or another heading. Without one, all lines
-    come before.
+    come before. An item of another section is no heading: a tool may have said it.
     """
     lines = text.split("\n")
-    start = next((at for at, line in enumerate(lines) if _find_heading(line) is Section.INSTRUCTIONS), len(lines))
+    headings = (at for at, line in enumerate(lines) if _find_heading(line) is Section.INSTRUCTIONS)
+    start = next((at for at in headings if not LIST_MARK.match(lines[at])), len(lines))
     end = start + 1
     while end < len(lines) and lines[end].strip() and not is_heading(lines[end]):
         end += 1
