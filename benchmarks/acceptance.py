@@ -49,12 +49,9 @@ class Case:
 
     @property
     def source(self) -> Source:
+        tokens, beside = count_tokens(self.text), (self.previous,)
         return Source(
-            self.text,
-            count_tokens(self.text),
-            count_tokens(self.previous),
-            beside=(self.previous,),
-            previous=self.previous,
+            self.text, tokens, count_tokens(self.previous), beside=beside, sent=tokens, previous=self.previous
         )
 
 
@@ -164,8 +161,9 @@ def _spelled(gists: Sequence[_Gist]) -> str:
 
 #: Each makes an honest summary of what a reader noted.
 STYLES: dict[str, Callable[[Sequence[_Gist]], str]] = {
+    # What was asked at most length: thanks alone would be no summary of a long piece of conversation.
     "one sentence": lambda gs: _stop(
-        f"The user wants {_telling(gs[0].asked, 9)}, and lately {_telling(gs[-1].asked, 6)}"
+        f"The user wants {_telling(max((g.asked for g in gs), key=len), 9)}, and lately {_telling(gs[-1].asked, 6)}"
     ),
     "bullets": _bullets,
     "headings": _headings,
