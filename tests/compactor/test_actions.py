@@ -105,8 +105,12 @@ def test_a_result_that_comes_after_its_call_was_summarised_goes_to_that_call() -
 
 def test_where_two_calls_are_open_a_later_result_is_given_to_neither() -> None:
     """Nothing is better than another call's outcome."""
-    both = done(calls(("a", "run", {"what": "job"}), ("b", "run", {"what": "test"})), query="Run both for me, please.")
-    later = under_done(summarise([done(result("b", "wrote /out/job_7.csv"))], summarise([both])))
+    both = done(
+        calls(("a", "run", {"what": "job"}), ("b", "run", {"what": "test"})), query="Run both for me, please. " * 3
+    )
+    before = summarise([both])
+    assert under_done(before) == ["run(job) → (no result)", "run(test) → (no result)"]
+    later = under_done(summarise([done(result("b", "wrote /out/job_7.csv"))], before))
     assert [line for line in later if "(no result)" in line]
     assert not [line for line in later if "job_7" in line]
 
