@@ -161,8 +161,11 @@ class LastHeartbeats(Repeated):
         """Do nothing: the event loop is about to run."""
 
     def close(self, consumer: Consumer) -> None:
-        if consumer.connection is not None and (interval := consumer.connection.get_heartbeat_interval()):
-            self._connection, self.seconds = consumer.connection.connection, interval / 2
+        link = consumer.connection
+        if link is None or not link.connected:  # it would connect anew, and raise if the broker is away
+            return
+        if interval := link.get_heartbeat_interval():
+            self._connection, self.seconds = link.connection, interval / 2
             super().start(consumer)
 
     def run(self, app: Celery) -> None:  # noqa: ARG002

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import brokers
@@ -23,9 +24,10 @@ from celery.contrib.testing.worker import start_worker
 from celery.exceptions import Retry
 from celery.signals import setup_logging
 from celery.worker.consumer import Tasks
+from kombu import Connection
 
 from compactor.workers import Dispatcher, Outcome
-from compactor.workers.brokers import HEARTBEAT, LOST, STALLED, give_back
+from compactor.workers.brokers import HEARTBEAT, LOST, STALLED, LastHeartbeats, give_back
 from compactor.workers.celery import CeleryDispatcher, make_app, work
 from compactor.workers.contract import DispatcherContract, RecordingWorker
 from memory import NewerVersion, StoreUnreachable
@@ -334,6 +336,13 @@ def test_a_worker_goes_on_when_its_broker_is_restarted_during_a_job(
             dispatcher.due("s", "c")
             wait_for_job("c")
         app.close()
+
+
+def test_a_worker_that_ends_looks_for_no_broker_that_is_away() -> None:
+    """Celery may not have noticed yet. To connect anew would take seconds, and fail in the middle of ending."""
+    consumer = SimpleNamespace(connection=Connection("amqp://127.0.0.1:1//"), app=None)
+    LastHeartbeats(consumer).close(consumer)
+    assert not consumer.connection.connected
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is sent")
