@@ -269,8 +269,8 @@ class ContextCompactor:
         self._runner.failures = check_whole_number("number", number)
 
     def wait_for_store(self, seconds: float) -> None:
-        """While the store is away, keep the thread of a run that has a paid answer for up to so many *seconds*: only
-        this compactor has it, and it does not live on."""
+        """While the store is away, read-only or locked, keep the thread of a run that has a paid answer for up to so
+        many *seconds*: only this compactor has it, and it does not live on."""
         self._journal.patience = check_number("seconds", seconds)
 
     def start(self) -> None:

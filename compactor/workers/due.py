@@ -35,7 +35,7 @@ RETRY_SECONDS = 5.0
 #: Seconds for which a job over the shared limits keeps its slot, so that many of them do not take the processor time of
 #: jobs with a permit.
 LIMITED_PAUSE = 0.2
-#: Seconds for which a job that has a paid answer waits for a store that is away; a worker's end gives it half a minute.
+#: Seconds for which a job that has a paid answer waits for a store that takes none; a worker's end gives it 30 seconds.
 PATIENCE = 25.0
 #: Seconds until a job that raised is retried, because the store was unreachable, and the maximum number of retries.
 STORE_RETRY, STORE_RETRIES = 3, 200
