@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from ..entries import Entry, EventRecorded, list_kinds
 from ..errors import NewerVersion, StoreDamaged, StoreError
@@ -31,7 +31,8 @@ def list_expired(
     or of all (None). *now* defaults to the present."""
     store, now = adapt_store(store), utc_now() if now is None else now
     cutoff, found = now - older_than, list[str]()
-    after = f"{round_to_minute(cutoff + timedelta(minutes=1))} ~"  # a row in the next minute, behind most of them
+    minute = timedelta(minutes=1)  # the next one may be after the last of all
+    after = f"{round_to_minute(min(cutoff, datetime.max.replace(tzinfo=UTC) - minute) + minute)} ~"  # behind most there
     while rows := store.list_sessions(tenant, after=after, limit=_PAGE, order="activity"):
         # The log decides: activity is to the minute, and older versions did not write it.
         extents = ((row.name, store.get_extent(row.name)) for row in rows)
@@ -45,7 +46,7 @@ def _is_used(store: Store, session: str, cutoff: datetime, now: datetime) -> boo
     """Return whether any entry is newer than *cutoff*, though the last one is not: a clock may have been slow then.
 
     A SQL store lists no such session; others keep no activity beside the log."""
-    return any(cutoff <= entry.created_at <= now + MAX_SKEW for entry in store.read(session))
+    return any(cutoff <= entry.created_at and entry.created_at - now <= MAX_SKEW for entry in store.read(session))
 
 
 def expire(

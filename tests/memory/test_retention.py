@@ -133,6 +133,11 @@ def test_a_session_without_a_name_expires_like_any_other(store: Store) -> None:
     assert list_expired(store, DAY, now=NOON + DAY + timedelta(seconds=1)) == ["", "~", "~~"]
 
 
+def test_at_the_end_of_time_every_session_has_expired(store: Store) -> None:
+    session(store, "a")
+    assert list_expired(store, timedelta(0), now=datetime.max.replace(tzinfo=UTC)) == ["a"]
+
+
 def test_a_slow_clock_lets_no_session_in_use_expire(store: Store) -> None:
     """A clock that was years ahead keeps none, though."""
     now = datetime.now(UTC)
