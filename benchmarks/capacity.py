@@ -64,7 +64,8 @@ class Filled:
     store: Store
     sessions: int
     bytes: int
-    #: Sessions in no order, none twice before all were there: only one append of a session's minute is its first.
+    #: Up to 10,000 of the sessions in no order, none twice before each was there: only one append of a session's minute
+    #: is its first.
     shuffled: Iterator[int]
 
 

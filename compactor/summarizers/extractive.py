@@ -19,8 +19,8 @@ How a line is chosen:
 * The product is divided by the tokens that the line adds. A clause next to a chosen one of its message adds only its
   own tokens, so a message survives in a few runs with context, not in scraps.
 * Prohibitions come first, whole, in up to half of the space; other standing instructions as long as all of them take no
-  more than a third. Up to a quarter is reserved for results: less if few messages have one, but never less than the
-  results of the earlier summary take. A newer value of a thing removes the older one.
+  more than a third, or two fifths beside tool calls. Up to a quarter is reserved for results: less if few messages have
+  one, but never less than the results of the earlier summary take. A newer value of a thing removes the older one.
 * Tool calls have lines of their own, ``call(arguments) → outcome`` (``actions``), and so have files and ids in play.
   Their share of the space grows with the number of calls relative to the user's messages.
 
