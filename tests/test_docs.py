@@ -18,6 +18,7 @@ import yaml
 from coming_from import PAGES as COMING_FROM
 from coming_from import rows
 from command_line import run
+from event_loops import closing_event_loop
 from fenced import ROOT, Block, blocks, reader
 
 import compactor
@@ -157,7 +158,7 @@ def test_code_blocks_of_the_docs_run(
     if block.framework:
         pytest.importorskip(block.framework)
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="(?!__main__)")  # not the block's
-    with reader(block.page, tmp_path, monkeypatch, said=[]):
+    with closing_event_loop(), reader(block.page, tmp_path, monkeypatch, said=[]):
         block.run()
     behind = next((other for other in blocks(block.page) if other.line > block.line), None)
     if behind is not None and behind.info == 'title="prints"':
