@@ -303,7 +303,8 @@ def serve_mcp(
     if owner and (http or tenant not in ("", owner)):
         by = "over HTTP the token tells the tenant" if http else f"--tenant says {tenant}"
         raise CommandError(f"the session is one of the tenant {owner}, but {by}; pass --session '{show_name(own)}'")
-    tenant, session = owner or tenant, own if session is not None else None
+    tenant = owner or tenant
+    session = own if session is not None else None
     # Who only reads a session should not make somebody pay for a summary.
     options: dict[str, Any] = {"trigger": when(lambda _view: False), "roles": (role,)}
     if http:
