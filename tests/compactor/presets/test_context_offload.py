@@ -45,6 +45,15 @@ def asked_and_answered(memory: Memory, number: int, size: int = 600) -> None:
     memory.append(answer(f"Answer {number}."))
 
 
+def long_questions(count: int, size: int) -> Memory:
+    """A memory with *count* rounds, each with a question of *size* words and an answer."""
+    memory = Memory("session")
+    for number in range(1, count + 1):
+        memory.append(user(f"Question {number}? {words(size)}"))
+        memory.append(answer(f"Answer {number}."))
+    return memory
+
+
 def run(memory: Memory, **options: Any) -> list[Event]:
     """Let a compactor of the preset look at *memory* once; return its events."""
     events: list[Event] = []
@@ -172,10 +181,7 @@ def test_auto_compresses_what_compaction_left_too_long() -> None:
 @pytest.mark.parametrize(("ratio", "compressed"), [(0.9, False), (0.5, True)])
 def test_auto_compresses_where_compaction_left_more_than_a_share(ratio: float, compressed: bool) -> None:
     """Though it fits now; so it does not come to the brink again with the next message."""
-    memory = Memory("session")
-    for number in range(1, 6):
-        memory.append(user(f"Question {number}? {words(500)}"))
-        memory.append(answer(f"Answer {number}."))
+    memory = long_questions(5, size=500)
     asked_and_answered(memory, 6, size=1_600)
     memory.append(user("And now?"))
     summarizer = ScriptedSummarizer(["Six questions were asked."])
@@ -186,10 +192,7 @@ def test_auto_compresses_where_compaction_left_more_than_a_share(ratio: float, c
 
 def test_what_was_saved_in_a_failed_round_counts_no_more() -> None:
     """The prompt would not be over the limit with its texts, for it shows nothing of that round."""
-    memory = Memory("session")
-    for number in range(1, 7):
-        memory.append(user(f"Question {number}? {words(480)}"))
-        memory.append(answer(f"Answer {number}."))
+    memory = long_questions(6, size=480)
     asked_and_answered(memory, 7, size=1_500)
     memory.append(user("And now?"))
     assert of_kind(run(memory, compact_ratio_threshold=0.95), Reduced)
