@@ -151,6 +151,7 @@ class Runner:
         self._executor = executor
         self._limits = limits
         self._dispatcher = dispatcher
+        self._run: Run | None = None
         self._after_fork()
         renew_after_fork(self)
 
@@ -161,9 +162,9 @@ class Runner:
         self._state = State.NEW
         self._pending = True  # something happened that no cycle has evaluated
         self._due = False  # an evaluation is due even while the compactor waits in the queue: it may need no model
-        if (run := vars(self).get("_run")) is not None:  # a thread that has forked in a run publishes nothing here
-            run.over = True
-        self._run: Run | None = None
+        if self._run is not None:  # a thread that has forked in a run publishes nothing here
+            self._run.over = True
+        self._run = None
         self._calls: dict[object, float] = {}  # in flight, given up or not, with the time at which each began
         self._waiters: list[Future[CompactedMessage | None]] = []  # in compact_now
         self._restart = False  # start() came while stopping
