@@ -622,9 +622,9 @@ def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
 def names_nothing_new(said: Terms, source: Terms, previous: Terms, *, tokens: int = 0) -> tuple[str, ...]:
     """Return the new identifiers of *source*, if it names many new things and *said* mentions none of them; else ().
 
-    New means: *previous* does not name it. If *said* only repeats *previous*, new numbers are returned, too. Of a long
-    source, of so many *tokens*, fewer identifiers are many, and one word of it is chance in *previous* told in other
-    words.
+    New means: *previous* does not name it. If *said* only repeats *previous*, new numbers are returned, too. *tokens*
+    are those of a long source, 0 of a short one. In a long one, fewer identifiers are many, and a single word that it
+    shares with *said* may be chance: so *previous* in other words is found, too.
     """
     is_same = said.all <= previous.all
     if len(said.find_words(source) - previous.words) > (1 if tokens else 0):

@@ -105,8 +105,8 @@ class Proxy:
     """The ASGI app under ``/v1``, which forwards requests to the endpoints in ``settings.upstreams``.
 
     Conversations sent to ``/v1/chat/completions``, ``/v1/responses`` and ``/v1/messages`` become sessions. They are
-    shortened if they exceed the budget or have a summary. It answers inside ``run``. It is no function, for a route to
-    a function takes its named methods alone.
+    shortened if they exceed the budget or have a summary. It answers inside ``run``. It is a class because a route to a
+    function takes only the methods that the route names.
     """
 
     relay: Relay

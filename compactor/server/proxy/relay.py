@@ -29,7 +29,7 @@ _PAGE = frozenset((b"set-cookie", b"content-security-policy"))
 
 #: The endpoint closed the connection, or sent something else than HTTP.
 _BROKEN = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
-#: What the last event of a stream has in it, and the maximum bytes of that. Anywhere else, it delays a byte a little.
+#: Matches a mark of a stream's last event; and the maximum bytes of a mark. In a text, one delays a byte for a moment.
 _END, MAX_END = re.compile(rb"\[DONE\]|message_stop|response\.(?:completed|incomplete|failed)"), 20
 
 
